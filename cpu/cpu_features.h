@@ -1,0 +1,20 @@
+/* What this processor and its operating system can run. */
+#ifndef TL_CPU_FEATURES_H
+#define TL_CPU_FEATURES_H
+
+#include <stdint.h>
+
+enum {
+    TL_CPU_AVX2 = 1u << 0,   /* with FMA and F16C */
+    TL_CPU_AVX512 = 1u << 1, /* F, BW, DQ, VL */
+    TL_CPU_AVX512_VNNI = 1u << 2,
+    TL_CPU_AVX512_BF16 = 1u << 3,
+    TL_CPU_AVX512_FP16 = 1u << 4,
+    TL_CPU_AMX = 1u << 5, /* tiles, INT8 and BF16; the operating system's permission is asked elsewhere */
+    TL_CPU_AVX_VNNI = 1u << 6
+};
+
+/* Features whose registers the operating system saves (XCR0), found once. */
+uint32_t tl_cpu_features(void);
+
+#endif

@@ -1,0 +1,52 @@
+#include "cpu_features.h"
+
+#include <stdatomic.h>
+
+#if defined __x86_64__
+#include <cpuid.h>
+
+static uint64_t xcr0(void)
+{
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+}
+
+static int has(uint32_t reg, int bit) { return (int)(reg >> bit & 1u); }
+
+static uint32_t find_features(void)
+{
+    uint32_t a, b, c, d, found = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return 0;
+    const int osxsave = has(c, 27), avx = has(c, 28), fma = has(c, 12), f16c = has(c, 29);
+    if (!osxsave || !avx) return 0;
+    const uint64_t saved = xcr0();
+    const int ymm = (saved & 0x6) == 0x6, zmm = (saved & 0xe6) == 0xe6, tiles = (saved & 0x60000) == 0x60000;
+    if (!ymm || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
+    if (has(b, 5) && fma && f16c) found |= TL_CPU_AVX2;
+    if (zmm && has(b, 16) && has(b, 30) && has(b, 17) && has(b, 31)) {
+        found |= TL_CPU_AVX512;
+        if (has(c, 11)) found |= TL_CPU_AVX512_VNNI;
+        if (has(d, 23)) found |= TL_CPU_AVX512_FP16;
+    }
+    if (tiles && has(d, 24) && has(d, 25) && has(d, 22)) found |= TL_CPU_AMX;
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d)) {
+        if (has(a, 4) && (found & TL_CPU_AVX2)) found |= TL_CPU_AVX_VNNI;
+        if (has(a, 5) && (found & TL_CPU_AVX512)) found |= TL_CPU_AVX512_BF16;
+    }
+    return found;
+}
+#else
+static uint32_t find_features(void) { return 0; }
+#endif
+
+uint32_t tl_cpu_features(void)
+{
+    static _Atomic uint32_t known; /* bit 31: found. Threads that race write the same value */
+    uint32_t f = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!f) {
+        f = find_features() | 1u << 31;
+        atomic_store_explicit(&known, f, memory_order_relaxed);
+    }
+    return f & ~(1u << 31);
+}

@@ -1,0 +1,81 @@
+/* What the host hands a CPU kernel. A kernel is one tl_kernel, registered by one line of cpu/kernels.def. */
+#ifndef TL_CPU_KERNEL_H
+#define TL_CPU_KERNEL_H
+
+#include <stddef.h>
+
+#include "core/index.h"
+#include "core/task.h"
+#include "tilelamp/tilelamp.h"
+
+/* Fixed by the plan: everything that decides how much memory a kernel needs. */
+typedef struct {
+    int32_t head_dim_qk, head_dim_v;
+    int32_t heads_q, heads_k, group_heads; /* group_heads = heads_q / heads_k */
+    int32_t tile_keys;                     /* execution key tile: block_n, at most 64 */
+    int32_t int8;                          /* some tile may be INT8 */
+    int32_t task_tokens, task_heads;       /* most query tokens, and query heads of one KV head, of one task */
+    int64_t unit_keys;                     /* keys packed at once: an INT8 scale covers no more */
+} tl_shape;
+
+/* One sequence of an execution. */
+typedef struct {
+    int64_t batch;            /* index in the batch */
+    int64_t q_start, k_start; /* first row in the packed tensors; 0 when dense */
+    int64_t lq, lk;           /* lk: keys used */
+    int32_t group;            /* key tiles of block_n per routing group */
+    const uint64_t *words;    /* of KV head 0, routing row 0; NULL unless routed */
+    tl_mask_geometry mask;
+    int64_t unit_begin, task_begin; /* of this sequence among those of its wave */
+    unsigned char *prepared;        /* what is made once per KV head: heads_k areas, one after another */
+} tl_sequence;
+
+/* One execution. */
+typedef struct {
+    tl_shape shape;
+    const tlamp_policy *policy;
+    tl_operand q, k, v;
+    tl_output o;
+    float *lse;
+    tlamp_lse_strides lse_stride;
+    tl_score_operand bool_mask, bias;
+    const float *alibi_slopes, *sinks;
+    int64_t alibi_batch_stride;
+    float softmax_scale, softcap;
+    int64_t words_head, words_row; /* strides */
+} tl_call;
+
+/* What is made once per (sequence, KV head), before any task of the sequence runs. */
+typedef struct {
+    unsigned char *seen; /* [lk] 1: some row of the head's group sees the key; NULL: all keys that geometry shows */
+    float *mean;         /* [head_dim_qk] K's mean over the seen keys; NULL without smooth_k */
+    float *unit_sums;    /* [units][head_dim_qk] of which the mean is made */
+    int64_t *unit_counts;
+    void *packed; /* the kernel's own: packed_bytes() */
+} tl_prepared;
+
+typedef struct {
+    int64_t nonfinite_tokens;
+} tl_worker_counters;
+
+typedef struct {
+    const char *name, *isa;
+    int32_t max_rows; /* of a task: task_tokens * task_heads is at most this */
+    /* Memory: of one worker; and of what pack makes for the lk keys of one KV head. Multiples of 64. */
+    size_t (*scratch_bytes)(const tl_shape *);
+    size_t (*packed_bytes)(const tl_shape *, int64_t lk);
+    /* Packs keys [unit * unit_keys, ...) of one KV head. */
+    void (*pack)(const tl_call *, const tl_sequence *, const tl_prepared *, int32_t kv_head, int64_t unit,
+                 void *scratch, tl_worker_counters *);
+    /* Attention of one task: head is its first query head. */
+    void (*attend)(const tl_call *, const tl_sequence *, const tl_prepared *, const tl_task *, int32_t head,
+                   void *scratch, tl_worker_counters *);
+} tl_kernel;
+
+/* What a sequence's rows and keys see beyond geometry: shared by the packers and by the query quantisers (src/survey.c).
+ * A key or row that nothing sees must not reach a scale that others share. */
+int tl_key_is_hidden(const tl_call *call, const tl_sequence *seq, int32_t head, int64_t row, int64_t key);
+int tl_key_is_seen(const tl_sequence *seq, const tl_prepared *prepared, int64_t key); /* by any row */
+int tl_row_sees_a_key(const tl_call *call, const tl_sequence *seq, int32_t head, int64_t row);
+
+#endif

@@ -1,0 +1,16 @@
+/* Threads: the caller's parallel_for, OpenMP, or none. */
+#ifndef TL_CPU_TEAM_H
+#define TL_CPU_TEAM_H
+
+#include "tilelamp/tilelamp.h"
+
+/* Workers of a call: exec->num_threads, or OpenMP's default (1 inside a parallel region, and without OpenMP). At most
+ * TL_MAX_WORKERS. */
+enum { TL_MAX_WORKERS = 1024 };
+int32_t tl_team_workers(const tlamp_exec *exec);
+
+/* Runs task(context, i, worker) for i in [0, count), worker below `workers`; returns when all are done. Tasks are handed out
+ * in rising order. */
+void tl_team_run(const tlamp_exec *exec, int32_t workers, int64_t count, tlamp_task task, void *context);
+
+#endif

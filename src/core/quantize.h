@@ -1,0 +1,56 @@
+/* The quantiser (ALGORITHMS A2): symmetric INT8 with one scale per block of tokens, codes -127 .. 127, round to nearest
+ * even. A token that holds a NaN or Inf is left out of its block's maximum, gets code 0, and is flagged: its logits come
+ * from the high path. */
+#ifndef TL_CORE_QUANTIZE_H
+#define TL_CORE_QUANTIZE_H
+
+#include "port.h"
+
+typedef struct {
+    float scale;   /* delta: x is about scale * code; 0 for a zero block */
+    float inverse; /* what x is multiplied by; 0 for a zero block, so that every code is 0 */
+} tl_quant;
+
+/* max |x_i|; not finite (Inf or NaN) if any x_i is not. Compared as bits: they order like the magnitudes, and a NaN wins. */
+TL_INLINE float tl_row_amax(const float *x, int64_t n)
+{
+    uint32_t top = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t magnitude = tl_bits(x[i]) & 0x7fffffffu;
+        top = magnitude > top ? magnitude : top;
+    }
+    return tl_float(top);
+}
+
+/* amax below 127 * 2^-126 is a zero block: 127 / amax would overflow (ALGORITHMS A2). */
+TL_INLINE tl_quant tl_quant_make(float amax)
+{
+    tl_quant z = {0.f, 0.f};
+    if (amax >= 127.f * 0x1p-126f) {
+        z.scale = amax / 127.f;
+        z.inverse = 127.f / amax;
+    }
+    return z;
+}
+
+/* The same with a scale that f16 can store. Rounded up, and used as rounded, so that |x / scale| <= 127 still holds. A
+ * scale beyond f16's range stays as it is. */
+TL_INLINE tl_quant tl_quant_make_f16(float amax)
+{
+    tl_quant z = tl_quant_make(amax);
+    if (z.scale > 0.f && z.scale <= 65504.f) {
+        uint16_t h = tl_to_f16(z.scale);
+        if (tl_from_f16(h) < z.scale) h++;
+        z.scale = tl_from_f16(h);
+        z.inverse = 1.f / z.scale;
+    }
+    return z;
+}
+
+TL_INLINE int32_t tl_code(float x, float inverse)
+{
+    const float y = tl_round(x * inverse);
+    return (int32_t)(y > 127.f ? 127.f : y < -127.f ? -127.f : y);
+}
+
+#endif

@@ -1,0 +1,161 @@
+/* Attention of one task's rows against the key tiles they see: THE algorithm, once, for every instruction set.
+ *
+ * A vocabulary (cpu/simd/ISA.h) moves data and does arithmetic; everything that is decided is decided here. Before including
+ * this file it defines
+ *   TL_ROWS        rows of a row block
+ *   TL_ROW_BLOCKS  most row blocks of a task (1: the row block index below is the constant 0)
+ *   TL_SPAN_MAX    most neighbouring key tiles in one span; TL_SPAN_MIXED: a span may mix routes
+ *   TL_LAZY        how far a row's maximum may outgrow its reference before O is rescaled, log2 units
+ * the types tl_ctx (with a tl_task `task`), tl_scores, tl_acc, and the functions
+ *   tl_begin(x, acc)                 load Q in the forms the task's routes need; O = 0
+ *   tl_sinks(x, rb, sink)            the logit of each row's sink in log2 units; -Inf: none
+ *   tl_prefetch(x, span)             K and V of the span will be needed
+ *   tl_arrive(x, span)               ... are readable from here
+ *   tl_leave(x, span)                ... and may be dropped
+ *   tl_scores_issue(x, s, span, rb)  QK by span.route
+ *   tl_scores_wait(x, s, span, rb)   the products are readable
+ *   tl_logits(x, s, span, rb)        scores become logits in log2 units: scale, softcap, bias
+ *   tl_mask(x, s, span, rb)          -Inf where a row does not see a key; only for span.edge
+ *   tl_row_max(x, s, span, rb, top)  largest logit of each row, own columns
+ *   tl_row_join_max, tl_row_join_sum over the agents that share a row; nothing on a CPU
+ *   tl_any(x, predicate)             over the row block: a vote where agents share it
+ *   tl_exp(x, s, span, rb, ref, sum) logits become P = 2^(logit - ref), summed unrounded
+ *   tl_rescale(x, acc, rb, lambda)   O *= lambda, row by row
+ *   tl_values_issue(x, acc, s, span, rb), tl_values_wait(x, acc)   O += P V
+ *   tl_store(x, acc, rb, m, l)       O / l and LSE = m + log l
+ *
+ * The unit of work is an item: one row block against what it sees of one span. Items run span by span, so that K and V of a
+ * span stay in cache (or in one stage of shared memory) while the row blocks pass. Tiles are taken from the last one that
+ * is seen downwards: the tiles with partly hidden keys come first.
+ */
+#include "online_softmax.h"
+#include "task.h"
+
+#if !defined TL_ROWS || !defined TL_ROW_BLOCKS || !defined TL_SPAN_MAX || !defined TL_SPAN_MIXED || !defined TL_LAZY
+#error "the vocabulary must define its constants before including the tile loop"
+#endif
+
+/* A row block's running state (core/online_softmax.h). */
+typedef struct {
+    float m[TL_ROWS], l[TL_ROWS];
+} tl_rows;
+
+typedef struct {
+    tl_rows rows[TL_ROW_BLOCKS];
+    tl_acc acc;
+} tl_state;
+
+typedef struct {
+    tl_span span, own; /* own: what this row block sees of the span */
+    int32_t rb;
+} tl_item;
+
+#define TL_RB(item) (TL_ROW_BLOCKS == 1 ? 0 : (item).rb) /* registers cannot be indexed at run time */
+
+TL_INLINE int32_t tl_row_blocks(const tl_task *t) { return (tl_task_rows(t) + TL_ROWS - 1) / TL_ROWS; }
+
+TL_INLINE int32_t tl_block_rows(const tl_task *t, int32_t rb)
+{
+    const int32_t left = tl_task_rows(t) - rb * TL_ROWS;
+    return left < TL_ROWS ? left : TL_ROWS;
+}
+
+/* The span that ends just below key tile `end`; count 0: none left. */
+TL_INLINE tl_span tl_span_below(const tl_task *t, int32_t end)
+{
+    tl_span s = {end, 0, 0, 0};
+    const int32_t low = tl_tile_low(t);
+    while (s.count < TL_SPAN_MAX && s.first > low) {
+        const int32_t bit = tl_route(t, s.first - 1);
+        if (!TL_SPAN_MIXED && s.count && bit != (s.route & 1)) break;
+        s.route = s.route << 1 | bit;
+        s.first--;
+        s.count++;
+    }
+    return s;
+}
+
+/* The next item with anything to do; span.count 0: none left. */
+TL_INLINE tl_item tl_item_next(const tl_task *t, tl_item i)
+{
+    while (i.span.count) {
+        for (i.rb++; i.rb < tl_row_blocks(t); i.rb++) {
+            i.own = tl_clip(t, i.span, tl_row_tokens(t, i.rb * TL_ROWS, tl_block_rows(t, i.rb)));
+            if (i.own.count) return i;
+        }
+        i.span = tl_span_below(t, i.span.first);
+        i.rb = -1;
+    }
+    return i;
+}
+
+/* One row block against one span (ALGORITHMS A1). */
+TL_INLINE void tl_tile_step(tl_ctx *x, tl_state *state, tl_scores *s, tl_span span, int32_t rb)
+{
+    tl_rows *row = &state->rows[rb];
+    float top[TL_ROWS], ref[TL_ROWS], sum[TL_ROWS];
+
+    tl_logits(x, s, span, rb);
+    if (span.edge) tl_mask(x, s, span, rb);
+    tl_row_max(x, s, span, rb, top);
+
+    int grow = 0;
+    for (int r = 0; r < TL_ROWS; r++) grow |= tl_moves(row->m[r], top[r], TL_LAZY);
+    if (tl_any(x, grow)) { /* the vote only opens this block: each row moves by its own test, whatever its neighbours do */
+        float lambda[TL_ROWS];
+        tl_row_join_max(x, top);
+        for (int r = 0; r < TL_ROWS; r++) {
+            const int move = tl_moves(row->m[r], top[r], TL_LAZY);
+            lambda[r] = move ? tl_exp2(row->m[r] - top[r]) : 1.f;
+            row->m[r] = move ? top[r] : row->m[r];
+            row->l[r] *= lambda[r];
+        }
+        tl_rescale(x, &state->acc, rb, lambda);
+    }
+
+    for (int r = 0; r < TL_ROWS; r++) ref[r] = tl_reference(row->m[r]);
+    tl_exp(x, s, span, rb, ref, sum);
+    for (int r = 0; r < TL_ROWS; r++) row->l[r] += sum[r];
+
+    tl_values_issue(x, &state->acc, s, span, rb);
+    tl_values_wait(x, &state->acc);
+}
+
+TL_INLINE void tl_tile_loop(tl_ctx *x)
+{
+    const tl_task *t = &x->task;
+    tl_state state;
+    tl_scores s;
+
+    tl_begin(x, &state.acc);
+    for (int32_t rb = 0; rb < tl_row_blocks(t); rb++) { /* a sink is a key without a value that was seen first */
+        tl_rows *row = &state.rows[rb];
+        tl_sinks(x, rb, row->m);
+        for (int r = 0; r < TL_ROWS; r++) row->l[r] = row->m[r] == TL_NEVER ? 0.f : 1.f;
+    }
+    tl_item item = {tl_span_below(t, tl_tile_end(t)), {0, 0, 0, 0}, -1};
+    if (item.span.count) tl_prefetch(x, item.span);
+    item = tl_item_next(t, item);
+
+    int fresh = 1; /* the item's span has not arrived */
+    while (item.span.count) {
+        const tl_item next = tl_item_next(t, item);
+        const int last = !next.span.count || next.span.first != item.span.first; /* of this span */
+        if (fresh) {
+            tl_arrive(x, item.span);
+            const tl_span below = tl_span_below(t, item.span.first);
+            if (below.count) tl_prefetch(x, below);
+        }
+        tl_scores_issue(x, &s, item.own, TL_RB(item));
+        tl_scores_wait(x, &s, item.own, TL_RB(item));
+        tl_tile_step(x, &state, &s, item.own, TL_RB(item));
+        if (last) tl_leave(x, item.span);
+        fresh = last;
+        item = next;
+    }
+
+    for (int32_t rb = 0; rb < tl_row_blocks(t); rb++) {
+        tl_row_join_sum(x, state.rows[rb].l);
+        tl_store(x, &state.acc, rb, state.rows[rb].m, state.rows[rb].l);
+    }
+}

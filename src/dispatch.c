@@ -1,0 +1,131 @@
+#include "dispatch.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu_features.h"
+#include "status.h"
+
+/* ------------------------------------------------------------------------------------------------ kernels */
+
+#define TL_KERNEL(symbol, isa, features) extern const tl_kernel symbol;
+#include "kernels.def"
+#undef TL_KERNEL
+
+typedef struct {
+    const tl_kernel *kernel;
+    uint32_t features; /* what the processor must have */
+} tl_entry;
+
+static const tl_entry entries[] = {
+#define TL_KERNEL(symbol, isa, features) {&symbol, features},
+#include "kernels.def"
+#undef TL_KERNEL
+};
+enum { ENTRIES = sizeof entries / sizeof entries[0] };
+
+/* ------------------------------------------------------------------------------------------------ instruction sets */
+
+/* The ladder that TLAMP_MAX_ISA lowers, worst first. A kernel's isa is one of these. */
+static const char *const ladder[] = {"scalar", "avx2", "avx512", "avx512vnni", "avx512bf16", "avx512fp16", "amx"};
+enum { RUNGS = sizeof ladder / sizeof ladder[0] };
+
+static int rung_of(const char *isa)
+{
+    for (int i = 0; i < RUNGS; i++)
+        if (strcmp(ladder[i], isa) == 0) return i;
+    return -1;
+}
+
+static _Atomic int max_rung = -1; /* -1: the environment has not been read */
+static _Atomic int planned;       /* a plan was made: the choice is final */
+
+/* Threads that race read the same environment and write the same value. An unknown name lowers nothing. */
+static int highest_rung(void)
+{
+    int rung = atomic_load(&max_rung);
+    if (rung >= 0) return rung;
+    const char *name = getenv("TLAMP_MAX_ISA");
+    const int asked = name ? rung_of(name) : -1;
+    rung = asked >= 0 ? asked : RUNGS - 1;
+    int unread = -1;
+    return atomic_compare_exchange_strong(&max_rung, &unread, rung) ? rung : unread;
+}
+
+static int is_available(const tl_entry *e)
+{
+    return (e->features & ~tl_cpu_features()) == 0 && rung_of(e->kernel->isa) <= highest_rung();
+}
+
+int32_t tlamp_kernels(tlamp_kernel_info *kernels, int32_t count)
+{
+    for (int32_t i = 0; kernels && i < count && i < ENTRIES; i++) {
+        kernels[i] = (tlamp_kernel_info){sizeof *kernels, entries[i].kernel->name, entries[i].kernel->isa,
+                                         is_available(&entries[i])};
+    }
+    return ENTRIES;
+}
+
+const char *tlamp_isa(void)
+{
+    for (int i = 0; i < ENTRIES; i++)
+        if (is_available(&entries[i])) return entries[i].kernel->isa;
+    return "none";
+}
+
+tlamp_status tlamp_set_max_isa(const char *isa, tlamp_error *err)
+{
+    const int rung = isa ? rung_of(isa) : -1;
+    if (rung < 0)
+        return tl_fail(err, TLAMP_INVALID_ARGUMENT, "isa",
+                       "%s is no instruction set: scalar, avx2, avx512, avx512vnni, avx512bf16, avx512fp16 or amx",
+                       isa ? isa : "NULL");
+    if (atomic_load(&planned))
+        return tl_fail(err, TLAMP_INVALID_ARGUMENT, "isa", "a plan has been made: set it before the first");
+    atomic_store(&max_rung, rung);
+    return TLAMP_OK;
+}
+
+int32_t tlamp_num_devices(void) { return 0; }
+
+/* ------------------------------------------------------------------------------------------------ the choice */
+
+#define UNSUPPORTED_IF(condition, field, text)                                                                         \
+    do {                                                                                                               \
+        if (condition) return tl_fail(err, TLAMP_UNSUPPORTED, field, text);                                            \
+    } while (0)
+
+/* What no kernel of this version does. */
+static tlamp_status check_features(const tlamp_problem *p, tlamp_error *err)
+{
+    const tlamp_policy *policy = p->policy;
+    UNSUPPORTED_IF(policy->kind == TLAMP_POLICY_X3, "policy.kind", "X3 (three INT8 products) is not built yet");
+    UNSUPPORTED_IF(policy->kind == TLAMP_POLICY_LAMP, "policy.kind", "LAMP is not built yet");
+    UNSUPPORTED_IF(policy->kind == TLAMP_POLICY_TOLERANCE, "policy.kind", "TOLERANCE is not built yet");
+    UNSUPPORTED_IF(policy->quantise == TLAMP_QUANTISE_FLY, "policy.quantise", "quantising on the fly is not built yet");
+    UNSUPPORTED_IF(policy->hadamard, "policy.hadamard", "the Hadamard rotation is not built yet");
+    UNSUPPORTED_IF(policy->pv == TLAMP_PV_BF16 || policy->pv == TLAMP_PV_INT8, "policy.pv",
+                   "P V in bf16 or int8 is not built yet: use f32");
+    UNSUPPORTED_IF(policy->state == TLAMP_STATE_F16, "policy.state", "the f16 state is not built yet: use f32");
+    UNSUPPORTED_IF(p->num_policies != 1, "num_policies", "one policy per query head is not built yet");
+    UNSUPPORTED_IF(p->num_splits != 1, "num_splits", "splitting keys is not built yet: use 1");
+    UNSUPPORTED_IF(p->page_size != 0, "page_size", "paged caches are not built yet");
+    UNSUPPORTED_IF(p->q_dtype == TLAMP_INT8, "q_dtype", "operands that the caller quantised are not built yet");
+    UNSUPPORTED_IF(p->k_dtype == TLAMP_INT8, "k_dtype", "operands that the caller quantised are not built yet");
+    UNSUPPORTED_IF(p->v_dtype == TLAMP_INT8, "v_dtype", "operands that the caller quantised are not built yet");
+    return TLAMP_OK;
+}
+
+tlamp_status tl_choose_kernel(const tl_kernel **kernel, const tlamp_problem *problem, tlamp_error *err)
+{
+    const tlamp_status s = check_features(problem, err);
+    if (s) return s;
+    for (int i = 0; i < ENTRIES; i++) {
+        if (!is_available(&entries[i])) continue;
+        *kernel = entries[i].kernel;
+        atomic_store(&planned, 1);
+        return TLAMP_OK;
+    }
+    return tl_fail(err, TLAMP_UNSUPPORTED_HARDWARE, "isa", "no kernel of this library runs on this machine");
+}

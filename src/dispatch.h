@@ -1,0 +1,10 @@
+/* The one place that decides which kernel runs. */
+#ifndef TL_DISPATCH_H
+#define TL_DISPATCH_H
+
+#include "kernel.h"
+
+/* The best available kernel for a checked problem, or why there is none. Ends tlamp_set_max_isa's time. */
+tlamp_status tl_choose_kernel(const tl_kernel **kernel, const tlamp_problem *problem, tlamp_error *err);
+
+#endif

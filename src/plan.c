@@ -1,0 +1,166 @@
+#include "plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "dispatch.h"
+#include "status.h"
+#include "team.h"
+#include "validate.h"
+
+/* A task is at most this many rows: Q, scores and O of a task stay in a core's second-level cache. */
+enum { MOST_TASK_TOKENS = 128 };
+
+static tl_shape make_shape(const tlamp_problem *p, const tl_kernel *kernel)
+{
+    const tlamp_policy *policy = p->policy;
+    tl_shape s = {.head_dim_qk = p->head_dim_qk, .head_dim_v = p->head_dim_v};
+    s.heads_q = p->num_heads_q;
+    s.heads_k = p->num_heads_k;
+    s.group_heads = p->num_heads_k ? p->num_heads_q / p->num_heads_k : 0;
+    s.tile_keys = policy->block_n < 64 ? policy->block_n : 64;
+    s.int8 = policy->kind != TLAMP_POLICY_HIGH;
+    /* Tokens: a part of one routing row. block_m divides 128 or is a multiple of it, so no task crosses a row's end. */
+    s.task_tokens = policy->block_m < MOST_TASK_TOKENS ? policy->block_m : MOST_TASK_TOKENS;
+    const int64_t tokens = tl_clamp64(p->max_seqlen_q, 1, s.task_tokens);
+    s.task_tokens = (int32_t)tokens;
+    s.task_heads = (int32_t)tl_clamp64(kernel->max_rows / tokens, 1, tl_max64(s.group_heads, 1));
+    const int64_t keys = tl_round_up(tl_max64(p->max_seqlen_k, 1), 64);
+    s.unit_keys = s.int8 ? tl_min64(policy->quant_block_k, keys) : 64;
+    return s;
+}
+
+int tl_needs_survey(const tlamp_plan *plan)
+{
+    return plan->shape.int8 && (plan->policy.smooth_k || plan->problem.has_bool_mask || plan->problem.has_bias);
+}
+
+int64_t tl_units(const tlamp_plan *plan, int64_t lk)
+{
+    return plan->shape.int8 ? tl_ceil_div(lk, plan->shape.unit_keys) : 0;
+}
+
+tl_prepared tl_lay_out_prepared(const tlamp_plan *plan, int64_t lk, tl_arena *arena)
+{
+    const int hidden = plan->problem.has_bool_mask || plan->problem.has_bias, mean = plan->policy.smooth_k;
+    const int64_t units = tl_units(plan, lk), d = plan->shape.head_dim_qk;
+    tl_prepared p = {NULL, NULL, NULL, NULL, NULL};
+    if (!plan->shape.int8) return p;
+    if (hidden) p.seen = tl_take(arena, lk);
+    if (mean) {
+        p.mean = tl_take(arena, d * 4);
+        p.unit_sums = tl_take_array(arena, units * d, 4);
+        p.unit_counts = tl_take_array(arena, units, 8);
+    }
+    p.packed = tl_take(arena, (int64_t)plan->kernel->packed_bytes(&plan->shape, lk));
+    return p;
+}
+
+size_t tl_prepared_size(const tlamp_plan *plan, int64_t lk)
+{
+    tl_arena a = {NULL, 0};
+    (void)tl_lay_out_prepared(plan, lk, &a);
+    return tl_mul_size(a.used, (size_t)plan->shape.heads_k);
+}
+
+tl_workspace tl_lay_out_workspace(const tlamp_plan *plan, int32_t workers, tl_arena *arena)
+{
+    tl_workspace w;
+    w.sequences = tl_take_array(arena, plan->problem.batch, sizeof *w.sequences);
+    w.counters = tl_take_array(arena, workers, TL_COUNTERS_STRIDE);
+    w.prepared = tl_take_array(arena, 1, plan->prepared_bytes);
+    w.scratch = tl_take_array(arena, workers, plan->scratch_bytes);
+    return w;
+}
+
+static tlamp_status make_plan(tlamp_plan *plan, const tlamp_problem *problem, tlamp_error *err)
+{
+    tlamp_status s = tl_validate_problem(&plan->problem, &plan->policy, problem, err);
+    if (!s) s = tl_choose_kernel(&plan->kernel, &plan->problem, err);
+    if (s) return s;
+    plan->shape = make_shape(&plan->problem, plan->kernel);
+    plan->prepared_bytes = tl_prepared_size(plan, plan->problem.max_seqlen_k);
+    plan->scratch_bytes = plan->kernel->scratch_bytes(&plan->shape);
+    return TLAMP_OK;
+}
+
+tlamp_status tlamp_supported(const tlamp_problem *problem, tlamp_error *err)
+{
+    tlamp_plan plan;
+    return make_plan(&plan, problem, err);
+}
+
+size_t tlamp_plan_size(void) { return sizeof(tlamp_plan); }
+
+tlamp_status tlamp_plan_init(tlamp_plan **plan, void *memory, size_t bytes, const tlamp_problem *problem,
+                             tlamp_error *err)
+{
+    if (!plan || !memory) return tl_fail(err, TLAMP_INVALID_ARGUMENT, plan ? "memory" : "plan", "is NULL");
+    if ((uintptr_t)memory % TLAMP_WORKSPACE_ALIGN)
+        return tl_fail(err, TLAMP_INVALID_ARGUMENT, "memory", "must be aligned to %d", TLAMP_WORKSPACE_ALIGN);
+    if (bytes < sizeof(tlamp_plan))
+        return tl_fail(err, TLAMP_WORKSPACE_TOO_SMALL, "bytes", "%zu: a plan needs %zu (tlamp_plan_size)", bytes,
+                       sizeof(tlamp_plan));
+    tlamp_plan *p = memory;
+    memset(p, 0, sizeof *p);
+    const tlamp_status s = make_plan(p, problem, err);
+    if (!s) *plan = p;
+    return s;
+}
+
+static void *default_alloc(void *context, size_t size, size_t align)
+{
+    (void)context;
+    const size_t padded = tl_add_size(size ? size : 1, align - 1) / align * align;
+    return padded < size ? NULL : aligned_alloc(align, padded);
+}
+
+static void default_free(void *context, void *memory)
+{
+    (void)context;
+    free(memory);
+}
+
+tlamp_allocator tl_allocator(const tlamp_allocator *given)
+{
+    const tlamp_allocator standard = {NULL, default_alloc, default_free};
+    return given && given->alloc ? *given : standard;
+}
+
+tlamp_status tlamp_plan_create(tlamp_plan **plan, const tlamp_problem *problem, const tlamp_allocator *allocator,
+                               tlamp_error *err)
+{
+    if (!plan) return tl_fail(err, TLAMP_INVALID_ARGUMENT, "plan", "is NULL");
+    if (allocator && !allocator->alloc != !allocator->free)
+        return tl_fail(err, TLAMP_INVALID_ARGUMENT, "allocator", "alloc and free come together");
+    const tlamp_allocator memory = tl_allocator(allocator);
+    tlamp_plan *p = memory.alloc(memory.context, sizeof *p, TLAMP_WORKSPACE_ALIGN);
+    if (!p) return tl_fail(err, TLAMP_OUT_OF_MEMORY, "allocator", "no memory for a plan of %zu bytes", sizeof *p);
+    tlamp_plan *made;
+    const tlamp_status s = tlamp_plan_init(&made, p, sizeof *p, problem, err);
+    if (s) {
+        memory.free(memory.context, p);
+        return s;
+    }
+    p->allocator = memory;
+    p->allocated = 1;
+    *plan = p;
+    return TLAMP_OK;
+}
+
+void tlamp_plan_destroy(tlamp_plan *plan)
+{
+    if (!plan || !plan->allocated) return;
+    const tlamp_allocator memory = plan->allocator;
+    memory.free(memory.context, plan);
+}
+
+size_t tlamp_plan_workspace_size(const tlamp_plan *plan, int32_t num_threads)
+{
+    tlamp_exec exec = {.struct_size = sizeof exec, .num_threads = num_threads < 0 ? 0 : num_threads};
+    tl_arena a = {NULL, 0};
+    (void)tl_lay_out_workspace(plan, tl_team_workers(&exec), &a);
+    return a.used;
+}
+
+const char *tlamp_plan_kernel_name(const tlamp_plan *plan) { return plan->kernel->name; }
