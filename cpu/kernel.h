@@ -60,8 +60,11 @@ typedef struct {
 
 typedef struct {
     const char *name, *isa;
+    /* Does it run this checked problem? Whatever it does not look at, every kernel does. */
+    int (*supports)(const tlamp_problem *);
     int32_t max_rows; /* of a task: task_tokens * task_heads is at most this */
-    /* Memory: of one worker; and of what pack makes for the lk keys of one KV head. Multiples of 64. */
+    /* Memory: of one worker; and of what pack makes for the lk keys of one KV head (0: there is nothing to pack).
+     * Multiples of 64. */
     size_t (*scratch_bytes)(const tl_shape *);
     size_t (*packed_bytes)(const tl_shape *, int64_t lk);
     /* Packs keys [unit * unit_keys, ...) of one KV head. */

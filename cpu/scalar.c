@@ -3,6 +3,12 @@
 
 #include "core/tile_loop.inc.h"
 
+static int supports(const tlamp_problem *problem)
+{
+    (void)problem;
+    return 1;
+}
+
 static size_t scratch_bytes(const tl_shape *shape)
 {
     tl_ctx x;
@@ -33,6 +39,7 @@ extern const tl_kernel tlamp_fwd_dx__scalar;
 const tl_kernel tlamp_fwd_dx__scalar = {
     .name = "tlamp_fwd_dx__scalar",
     .isa = "scalar",
+    .supports = supports,
     .max_rows = TL_ROWS * TL_ROW_BLOCKS,
     .scratch_bytes = scratch_bytes,
     .packed_bytes = packed_bytes,

@@ -122,10 +122,10 @@ tlamp_status tl_choose_kernel(const tl_kernel **kernel, const tlamp_problem *pro
     const tlamp_status s = check_features(problem, err);
     if (s) return s;
     for (int i = 0; i < ENTRIES; i++) {
-        if (!is_available(&entries[i])) continue;
+        if (!is_available(&entries[i]) || !entries[i].kernel->supports(problem)) continue;
         *kernel = entries[i].kernel;
         atomic_store(&planned, 1);
         return TLAMP_OK;
     }
-    return tl_fail(err, TLAMP_UNSUPPORTED_HARDWARE, "isa", "no kernel of this library runs on this machine");
+    return tl_fail(err, TLAMP_UNSUPPORTED_HARDWARE, "isa", "no kernel of this library runs this on this machine");
 }

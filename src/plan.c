@@ -37,7 +37,8 @@ int tl_needs_survey(const tlamp_plan *plan)
 
 int64_t tl_units(const tlamp_plan *plan, int64_t lk)
 {
-    return plan->shape.int8 ? tl_ceil_div(lk, plan->shape.unit_keys) : 0;
+    const int made = tl_needs_survey(plan) || plan->kernel->packed_bytes(&plan->shape, lk) > 0;
+    return made ? tl_ceil_div(lk, plan->shape.unit_keys) : 0;
 }
 
 tl_prepared tl_lay_out_prepared(const tlamp_plan *plan, int64_t lk, tl_arena *arena)
@@ -45,9 +46,8 @@ tl_prepared tl_lay_out_prepared(const tlamp_plan *plan, int64_t lk, tl_arena *ar
     const int hidden = plan->problem.has_bool_mask || plan->problem.has_bias, mean = plan->policy.smooth_k;
     const int64_t units = tl_units(plan, lk), d = plan->shape.head_dim_qk;
     tl_prepared p = {NULL, NULL, NULL, NULL, NULL};
-    if (!plan->shape.int8) return p;
-    if (hidden) p.seen = tl_take(arena, lk);
-    if (mean) {
+    if (hidden && plan->shape.int8) p.seen = tl_take(arena, lk);
+    if (mean && plan->shape.int8) {
         p.mean = tl_take(arena, d * 4);
         p.unit_sums = tl_take_array(arena, units * d, 4);
         p.unit_counts = tl_take_array(arena, units, 8);
