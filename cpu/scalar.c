@@ -27,9 +27,7 @@ static size_t packed_bytes(const tl_shape *shape, int64_t lk)
 static void attend(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared, const tl_task *task,
                    int32_t head, void *scratch, tl_worker_counters *counters)
 {
-    tl_ctx x = {.task = *task, .call = call, .seq = seq, .prepared = prepared, .counters = counters};
-    x.head = head;
-    x.kv_head = head / call->shape.group_heads;
+    tl_ctx x = {.cpu = {*task, call, seq, prepared, counters, head, head / call->shape.group_heads}};
     x.keys = tl_packed_keys(call, seq, prepared);
     tl_lay_out(&x, &call->shape, &(tl_arena){scratch, 0});
     tl_tile_loop(&x);

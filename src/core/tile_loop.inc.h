@@ -6,7 +6,8 @@
  *   TL_ROW_BLOCKS  most row blocks of a task (1: the row block index below is the constant 0)
  *   TL_SPAN_MAX    most neighbouring key tiles in one span; TL_SPAN_MIXED: a span may mix routes
  *   TL_LAZY        how far a row's maximum may outgrow its reference before O is rescaled, log2 units
- * the types tl_ctx (with a tl_task `task`), tl_scores, tl_acc, and the functions
+ * the types tl_ctx, tl_scores, tl_acc, and the functions
+ *   tl_task_of(x)                    the task (core/task.h)
  *   tl_begin(x, acc)                 load Q in the forms the task's routes need; O = 0
  *   tl_sinks(x, rb, sink)            the logit of each row's sink in log2 units; -Inf: none
  *   tl_prefetch(x, span)             K and V of the span will be needed
@@ -123,7 +124,7 @@ TL_INLINE void tl_tile_step(tl_ctx *x, tl_state *state, tl_scores *s, tl_span sp
 
 TL_INLINE void tl_tile_loop(tl_ctx *x)
 {
-    const tl_task *t = &x->task;
+    const tl_task *t = tl_task_of(x);
     tl_state state;
     tl_scores s;
 

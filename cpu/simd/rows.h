@@ -1,0 +1,214 @@
+/* What every CPU vocabulary shares: rows and keys one by one, where speed does not matter or plain C is as fast. The hot
+ * loops (products, exponentials, packing) are the vocabulary's own. */
+#ifndef TL_CPU_SIMD_ROWS_H
+#define TL_CPU_SIMD_ROWS_H
+
+#include <math.h>
+
+#include "core/online_softmax.h"
+#include "core/quantize.h"
+#include "core/task.h"
+#include "kernel.h"
+#include "workspace.h"
+
+/* The task of one call to attend: the part of a tl_ctx that no vocabulary needs to define. */
+typedef struct {
+    tl_task task;
+    const tl_call *call;
+    const tl_sequence *seq;
+    const tl_prepared *prepared;
+    tl_worker_counters *counters;
+    int32_t head, kv_head; /* first query head; its KV head */
+} tl_cpu;
+
+TL_INLINE int32_t tl_head_of(const tl_cpu *c, int32_t row) { return c->head + row / c->task.tokens; }
+TL_INLINE int64_t tl_token_of(const tl_cpu *c, int32_t row) { return c->task.token0 + row % c->task.tokens; }
+
+/* ---- operands */
+
+TL_INLINE void tl_load_query(float *to, const tl_cpu *c, int32_t head, int64_t token)
+{
+    const tl_call *call = c->call;
+    tl_load_row(to, tl_row(&call->q, c->seq->batch, c->seq->q_start, token, head), call->shape.head_dim_qk,
+                call->q.dtype);
+}
+
+TL_INLINE void tl_load_key(float *to, const tl_call *call, const tl_sequence *seq, int32_t kv_head, int64_t key)
+{
+    tl_load_row(to, tl_row(&call->k, seq->batch, seq->k_start, key, kv_head), call->shape.head_dim_qk, call->k.dtype);
+}
+
+TL_INLINE void tl_load_value(float *to, const tl_call *call, const tl_sequence *seq, int32_t kv_head, int64_t key)
+{
+    tl_load_row(to, tl_row(&call->v, seq->batch, seq->k_start, key, kv_head), call->shape.head_dim_v, call->v.dtype);
+}
+
+/* A key as it is quantised: without the mean under smooth_k. */
+TL_INLINE void tl_load_centred_key(float *to, const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared,
+                                   int32_t kv_head, int64_t key)
+{
+    tl_load_key(to, call, seq, kv_head, key);
+    if (prepared->mean)
+        for (int32_t i = 0; i < call->shape.head_dim_qk; i++)
+            to[i] -= prepared->mean[i];
+}
+
+/* q . k in f32 straight from the tensors: for pairs whose query or key was left out of INT8. */
+static float tl_dot_flagged(const tl_cpu *c, const float *q, int64_t key)
+{
+    const tl_call *call = c->call;
+    const unsigned char *k = tl_row(&call->k, c->seq->batch, c->seq->k_start, key, c->kv_head);
+    float sum = 0.f;
+    for (int32_t i = 0; i < call->shape.head_dim_qk; i++)
+        sum += q[i] * tl_load(k, i, call->k.dtype);
+    return sum;
+}
+
+/* ---- quantising */
+
+TL_INLINE tl_quant tl_policy_quant(const tlamp_policy *policy, float amax)
+{
+    return policy->scales == TLAMP_SCALES_BLOCK_F16 ? tl_quant_make_f16(amax) : tl_quant_make(amax);
+}
+
+/* The scale a kernel multiplies scores with: 1 for a zero block, whose codes are 0, since -Inf * 0 is NaN. */
+TL_INLINE float tl_kernel_scale(tl_quant z) { return z.scale > 0.f ? z.scale : 1.f; }
+
+/* Quantiser of every key of one unit, keys [begin, end) of which may lie beyond lk: z[key - begin], and flagged[key - begin]
+ * for keys that hold a NaN or Inf. Keys that no row sees leave no trace. row: scratch of head_dim_qk floats. */
+static void tl_unit_quants(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared, int32_t kv_head,
+                           int64_t begin, int64_t end, tl_quant *z, unsigned char *flagged, float *row,
+                           tl_worker_counters *counters)
+{
+    const int per_token = call->policy->scales == TLAMP_SCALES_TOKEN;
+    float block = 0.f;
+    for (int64_t key = begin; key < end; key++) {
+        float amax = 0.f;
+        if (key < seq->lk && tl_key_is_seen(seq, prepared, key)) {
+            tl_load_centred_key(row, call, seq, prepared, kv_head, key);
+            amax = tl_row_amax(row, call->shape.head_dim_qk);
+        }
+        flagged[key - begin] = !tl_is_finite(amax);
+        counters->nonfinite_tokens += flagged[key - begin];
+        if (flagged[key - begin]) amax = 0.f;
+        z[key - begin] = tl_policy_quant(call->policy, amax);
+        block = tl_max(amax, block);
+    }
+    if (!per_token)
+        for (int64_t key = begin; key < end; key++)
+            z[key - begin] = tl_policy_quant(call->policy, block);
+}
+
+/* The largest magnitude of query tokens [first, last], over rows that see a key and hold no NaN or Inf. */
+static float tl_query_amax(const tl_cpu *c, int32_t head, int64_t first, int64_t last, float *row)
+{
+    float top = 0.f;
+    for (int64_t token = first; token <= last; token++) {
+        if (!tl_row_sees_a_key(c->call, c->seq, head, token)) continue;
+        tl_load_query(row, c, head, token);
+        const float amax = tl_row_amax(row, c->call->shape.head_dim_qk);
+        if (tl_is_finite(amax)) top = tl_max(amax, top);
+    }
+    return top;
+}
+
+/* Quantiser of every row of the task. One scale per quant_block_q tokens of a head, counted in the sequence: a block may
+ * begin before the task and end after it. row: scratch of head_dim_qk floats. */
+static void tl_query_quants(const tl_cpu *c, tl_quant *z, float *row)
+{
+    const tl_task *t = &c->task;
+    const int64_t block = c->call->policy->scales == TLAMP_SCALES_TOKEN ? 1 : c->call->policy->quant_block_q;
+    for (int32_t r = 0; r < tl_task_rows(t);) {
+        const int64_t token = tl_token_of(c, r), first = token / block * block;
+        const int64_t last = tl_min64(first + block, c->seq->lq) - 1;
+        const int64_t mine = tl_min64(last, t->token0 + t->tokens - 1) - token + 1;
+        const tl_quant q = tl_policy_quant(c->call->policy, tl_query_amax(c, tl_head_of(c, r), first, last, row));
+        for (int64_t i = 0; i < mine; i++)
+            z[r++] = q;
+    }
+}
+
+/* Does any tile that the task meets take this route? Then Q is needed in its form. */
+TL_INLINE int tl_meets(const tl_task *t, int32_t route)
+{
+    for (int32_t tile = tl_tile_low(t), end = tl_tile_end(t); tile < end; tile++)
+        if (tl_route(t, tile) == route) return 1;
+    return 0;
+}
+
+/* ---- score epilogue, one row */
+
+/* Nothing but a factor stands between q . k and the logit. */
+TL_INLINE int tl_logits_are_plain(const tl_call *call)
+{
+    return !(call->softcap > 0.f) && !call->alibi_slopes && !call->bias.data;
+}
+
+/* Scores q . k of keys [key, key + cols) become logits in log2 units. Order: scale, softcap, ALiBi, bias (STYLE section 5).
+ * A bias of -Inf hides the key: tl_mask_row. */
+static void tl_logits_row(const tl_cpu *c, float *s, int32_t row, int64_t key, int64_t cols)
+{
+    const tl_call *call = c->call;
+    const tl_sequence *seq = c->seq;
+    const int32_t head = tl_head_of(c, row);
+    const int64_t token = tl_token_of(c, row), diagonal = token + seq->lk - seq->lq;
+    const float slope = call->alibi_slopes ? call->alibi_slopes[seq->batch * call->alibi_batch_stride + head] : 0.f;
+    for (int64_t i = 0, n = tl_min64(cols, seq->lk - key); i < n; i++) {
+        float y = s[i] * call->softmax_scale;
+        if (call->softcap > 0.f) y = call->softcap * tl_tanh(y / call->softcap);
+        if (call->alibi_slopes) {
+            const int64_t distance = key + i - diagonal;
+            y -= slope * (float)(distance < 0 ? -distance : distance);
+        }
+        if (call->bias.data)
+            y += tl_load(call->bias.data, tl_score_offset(&call->bias, seq->batch, head, token, key + i),
+                         call->bias.dtype);
+        s[i] = tl_log2_logit(y);
+    }
+}
+
+/* -Inf where the row does not see the key. */
+static void tl_mask_row(const tl_cpu *c, float *s, int32_t row, int64_t key, int64_t cols)
+{
+    const int64_t token = tl_token_of(c, row);
+    const int64_t begin = tl_clamp64(tl_key_begin(&c->task.mask, token) - key, 0, cols);
+    const int64_t end = tl_clamp64(tl_key_end(&c->task.mask, token) - key, begin, cols);
+    for (int64_t i = 0; i < begin; i++)
+        s[i] = -TL_INF;
+    for (int64_t i = end; i < cols; i++)
+        s[i] = -TL_INF;
+    if (!c->task.scattered) return;
+    for (int64_t i = begin; i < end; i++)
+        if (tl_key_is_hidden(c->call, c->seq, tl_head_of(c, row), token, key + i)) s[i] = -TL_INF;
+}
+
+TL_INLINE int tl_row_sees(const tl_cpu *c, int32_t row, int64_t key)
+{
+    const int64_t token = tl_token_of(c, row);
+    if (key < tl_key_begin(&c->task.mask, token) || key >= tl_key_end(&c->task.mask, token)) return 0;
+    return !c->task.scattered || !tl_key_is_hidden(c->call, c->seq, tl_head_of(c, row), token, key);
+}
+
+/* The logit of the row's sink in log2 units; -Inf: none. */
+TL_INLINE float tl_sink_of(const tl_cpu *c, int32_t row)
+{
+    return c->call->sinks ? tl_log2_logit(c->call->sinks[tl_head_of(c, row)]) : TL_NEVER;
+}
+
+/* ---- end, one row */
+
+static void tl_store_row(const tl_cpu *c, int32_t row, const float *o, float m, float l)
+{
+    const tl_call *call = c->call;
+    const int32_t head = tl_head_of(c, row);
+    const int64_t token = tl_token_of(c, row);
+    unsigned char *to = tl_out_row(&call->o, c->seq->batch, c->seq->q_start, token, head);
+    for (int32_t i = 0; i < call->shape.head_dim_v; i++)
+        tl_store_element(to, i, call->o.dtype, l == 0.f ? 0.f : o[i] / l);
+    if (!call->lse) return;
+    const tlamp_lse_strides *s = &call->lse_stride;
+    call->lse[c->seq->batch * s->batch + head * s->head + (c->seq->q_start + token) * s->seq] =
+        l == 0.f ? -TL_INF : (m + log2f(l)) * TL_LN2;
+}
+
+#endif
