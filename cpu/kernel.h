@@ -14,17 +14,20 @@ typedef struct {
     int32_t heads_q, heads_k, group_heads; /* group_heads = heads_q / heads_k */
     int32_t tile_keys;                     /* execution key tile: block_n, at most 64 */
     int32_t int8;                          /* some tile may be INT8 */
+    int32_t int8_values;                   /* P V in INT8 */
+    int32_t fly;                           /* INT8 keys and values are made by each task, not once per call */
     int32_t task_tokens, task_heads;       /* most query tokens, and query heads of one KV head, of one task */
     int64_t unit_keys;                     /* keys packed at once: an INT8 scale covers no more */
 } tl_shape;
 
 /* One sequence of an execution. */
 typedef struct {
-    int64_t batch;            /* index in the batch */
-    int64_t q_start, k_start; /* first row in the packed tensors; 0 when dense */
-    int64_t lq, lk;           /* lk: keys used */
-    int32_t group;            /* key tiles of block_n per routing group */
-    const uint64_t *words;    /* of KV head 0, routing row 0; NULL unless routed */
+    int64_t batch;              /* index in the batch */
+    int64_t q_start, k_start;   /* first row in the packed tensors; 0 when dense */
+    int64_t lq, lk;             /* lk: keys used */
+    int64_t q_blocks, k_blocks; /* scale blocks of earlier sequences; for operands that the caller quantised */
+    int32_t group;              /* key tiles of block_n per routing group */
+    const uint64_t *words;      /* of KV head 0, routing row 0; NULL unless routed */
     tl_mask_geometry mask;
     int64_t unit_begin, task_begin; /* of this sequence among those of its wave */
     unsigned char *prepared;        /* what is made once per KV head: heads_k areas, one after another */

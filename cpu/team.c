@@ -25,12 +25,10 @@ void tl_team_run(const tlamp_exec *exec, int32_t workers, int64_t count, tlamp_t
     if (workers > 1 && count > 1) {
         const int team = (int)(count < workers ? count : workers);
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1)
-        for (int64_t i = 0; i < count; i++)
-            task(context, i, omp_get_thread_num());
+        for (int64_t i = 0; i < count; i++) task(context, i, omp_get_thread_num());
         return;
     }
 #endif
     (void)workers;
-    for (int64_t i = 0; i < count; i++)
-        task(context, i, 0);
+    for (int64_t i = 0; i < count; i++) task(context, i, 0);
 }

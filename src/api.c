@@ -25,7 +25,21 @@ typedef struct {
 
 static tl_operand operand(const void *data, const tlamp_strides *s, tlamp_dtype dtype)
 {
-    return (tl_operand){data, s->batch, s->seq, s->head, dtype};
+    return (tl_operand){.data = data, .batch = s->batch, .seq = s->seq, .head = s->head, .dtype = dtype};
+}
+
+/* INT8 codes of the caller's: a scale per `block` tokens and head. */
+static void take_scales(tl_operand *a, const float *scale, int64_t block, int32_t heads)
+{
+    if (a->dtype != TL_I8) return;
+    a->scale = scale;
+    a->scale_block = block;
+    a->heads = heads;
+}
+
+static int64_t scale_block(const tlamp_policy *policy, int32_t block)
+{
+    return policy->scales == TLAMP_SCALES_TOKEN ? 1 : block;
 }
 
 static tl_score_operand score_operand(const void *data, const tlamp_score_strides *s, tlamp_dtype dtype)
@@ -41,6 +55,9 @@ static tl_call make_call(const tlamp_plan *plan, const tlamp_tensors *t)
     c.k = operand(t->k, &p->k_stride, p->k_dtype);
     c.v = operand(t->v, &p->v_stride, p->v_dtype);
     c.o = (tl_output){t->o, p->o_stride.batch, p->o_stride.seq, p->o_stride.head, p->o_dtype};
+    take_scales(&c.q, t->q_scale, scale_block(&plan->policy, plan->policy.quant_block_q), p->num_heads_q);
+    take_scales(&c.k, t->k_scale, scale_block(&plan->policy, plan->policy.quant_block_k), p->num_heads_k);
+    take_scales(&c.v, t->v_scale, scale_block(&plan->policy, plan->policy.quant_block_k), p->num_heads_k);
     c.lse = t->lse;
     c.lse_stride = p->lse_stride;
     if (p->varlen) c.q.batch = c.k.batch = c.v.batch = c.o.batch = c.lse_stride.batch = 0;
@@ -71,6 +88,7 @@ static void make_sequences(execution *e, const tlamp_tensors *t)
 {
     const tlamp_problem *p = &e->plan->problem;
     int64_t routing_rows = 0; /* cu_tm[b] of packed sequences (ALGORITHMS A6) */
+    int64_t q_blocks = 0, k_blocks = 0;
     for (int64_t b = 0; b < p->batch; b++) {
         const tl_lengths n = tl_sequence_lengths(p, t, b);
         tl_sequence *s = &e->memory.sequences[b];
@@ -81,7 +99,11 @@ static void make_sequences(execution *e, const tlamp_tensors *t)
                                                                        : tl_auto_group(n.layout_k, p->policy->block_n);
         if (p->policy->kind == TLAMP_POLICY_ROUTED && t->words)
             s->words = t->words + (p->varlen ? routing_rows * t->words_stride_row : b * t->words_stride_batch);
+        s->q_blocks = q_blocks;
+        s->k_blocks = k_blocks;
         routing_rows += tl_ceil_div(s->lq, p->policy->block_m);
+        q_blocks += tl_ceil_div(s->lq, scale_block(p->policy, p->policy->quant_block_q));
+        k_blocks += tl_ceil_div(n.layout_k, scale_block(p->policy, p->policy->quant_block_k));
     }
 }
 
@@ -235,7 +257,7 @@ static void run(execution *e)
         if (tasks == 0) continue;
         if (survey) tl_team_run(&e->exec, e->workers, units, survey_task, e);
         if (survey && plan->policy.smooth_k) tl_team_run(&e->exec, e->workers, e->wave_count * heads, mean_task, e);
-        tl_team_run(&e->exec, e->workers, units, pack_task, e);
+        if (tl_needs_pack(plan)) tl_team_run(&e->exec, e->workers, units, pack_task, e);
         tl_team_run(&e->exec, e->workers, tasks, attend_task, e);
     }
 }
@@ -244,10 +266,8 @@ static void fill_counters(execution *e, tlamp_counters *out)
 {
     const size_t given = out->struct_size;
     tlamp_counters n = {.struct_size = given};
-    for (int64_t b = 0; b < e->plan->problem.batch; b++)
-        tl_count_sequence(&e->call, &e->memory.sequences[b], &n);
-    for (int32_t w = 0; w < e->workers; w++)
-        n.nonfinite_tokens += counters_of(e, w)->nonfinite_tokens;
+    for (int64_t b = 0; b < e->plan->problem.batch; b++) tl_count_sequence(&e->call, &e->memory.sequences[b], &n);
+    for (int32_t w = 0; w < e->workers; w++) n.nonfinite_tokens += counters_of(e, w)->nonfinite_tokens;
     memcpy(out, &n, given < sizeof n ? given : sizeof n);
 }
 
@@ -343,8 +363,7 @@ tlamp_status tlamp_merge(int64_t rows, int32_t head_dim, float *o_a, int64_t o_a
         }
         const float top = a > b ? a : b, lse = top + logf(expf(a - top) + expf(b - top));
         const float weight_a = expf(a - lse), weight_b = expf(b - lse);
-        for (int32_t c = 0; c < head_dim; c++)
-            to[c] = weight_a * to[c] + weight_b * from[c];
+        for (int32_t c = 0; c < head_dim; c++) to[c] = weight_a * to[c] + weight_b * from[c];
         lse_a[r] = lse;
     }
     return TLAMP_OK;

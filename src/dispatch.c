@@ -103,17 +103,15 @@ static tlamp_status check_features(const tlamp_problem *p, tlamp_error *err)
     UNSUPPORTED_IF(policy->kind == TLAMP_POLICY_X3, "policy.kind", "X3 (three INT8 products) is not built yet");
     UNSUPPORTED_IF(policy->kind == TLAMP_POLICY_LAMP, "policy.kind", "LAMP is not built yet");
     UNSUPPORTED_IF(policy->kind == TLAMP_POLICY_TOLERANCE, "policy.kind", "TOLERANCE is not built yet");
-    UNSUPPORTED_IF(policy->quantise == TLAMP_QUANTISE_FLY, "policy.quantise", "quantising on the fly is not built yet");
     UNSUPPORTED_IF(policy->hadamard, "policy.hadamard", "the Hadamard rotation is not built yet");
-    UNSUPPORTED_IF(policy->pv == TLAMP_PV_BF16 || policy->pv == TLAMP_PV_INT8, "policy.pv",
-                   "P V in bf16 or int8 is not built yet: use f32");
-    UNSUPPORTED_IF(policy->state == TLAMP_STATE_F16, "policy.state", "the f16 state is not built yet: use f32");
+    UNSUPPORTED_IF(policy->pv == TLAMP_PV_BF16, "policy.pv", "P V in bf16 is not built yet: use f32 or int8");
+    UNSUPPORTED_IF(policy->pv == TLAMP_PV_INT8 && policy->state == TLAMP_STATE_F16, "policy.state",
+                   "the f16 state with P V in int8 is not built");
+    UNSUPPORTED_IF(policy->smooth_k && p->k_dtype == TLAMP_INT8, "policy.smooth_k",
+                   "keys that the caller quantised cannot be smoothed: smooth before quantising");
     UNSUPPORTED_IF(p->num_policies != 1, "num_policies", "one policy per query head is not built yet");
     UNSUPPORTED_IF(p->num_splits != 1, "num_splits", "splitting keys is not built yet: use 1");
     UNSUPPORTED_IF(p->page_size != 0, "page_size", "paged caches are not built yet");
-    UNSUPPORTED_IF(p->q_dtype == TLAMP_INT8, "q_dtype", "operands that the caller quantised are not built yet");
-    UNSUPPORTED_IF(p->k_dtype == TLAMP_INT8, "k_dtype", "operands that the caller quantised are not built yet");
-    UNSUPPORTED_IF(p->v_dtype == TLAMP_INT8, "v_dtype", "operands that the caller quantised are not built yet");
     return TLAMP_OK;
 }
 

@@ -24,6 +24,7 @@ size_t tl_prepared_size(const tlamp_plan *plan, int64_t lk);
 /* Units of unit_keys that must be surveyed and packed before a sequence's tasks run; 0 where nothing is made. */
 int64_t tl_units(const tlamp_plan *plan, int64_t lk);
 int tl_needs_survey(const tlamp_plan *plan);
+int tl_needs_pack(const tlamp_plan *plan);
 
 /* The caller's allocator, or malloc. */
 tlamp_allocator tl_allocator(const tlamp_allocator *given);

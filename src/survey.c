@@ -24,8 +24,7 @@ static void find_seen(const tl_call *call, const tl_sequence *seq, int32_t kv_he
                       unsigned char *seen)
 {
     int64_t missing = end - begin;
-    for (int64_t key = begin; key < end; key++)
-        seen[key - begin] = 0;
+    for (int64_t key = begin; key < end; key++) seen[key - begin] = 0;
     for (int32_t i = 0; i < call->shape.group_heads; i++) {
         const int32_t head = kv_head * call->shape.group_heads + i;
         for (int64_t row = 0; row < seq->lq && missing; row++) {
@@ -55,14 +54,12 @@ void tl_survey_unit(const tl_call *call, const tl_sequence *seq, const tl_prepar
     if (!prepared->mean) return;
     float *sum = prepared->unit_sums + unit * d;
     int64_t count = 0;
-    for (int32_t c = 0; c < d; c++)
-        sum[c] = 0.f;
+    for (int32_t c = 0; c < d; c++) sum[c] = 0.f;
     for (int64_t key = begin; key < end; key++) {
         if (!tl_key_is_seen(seq, prepared, key)) continue;
         tl_load_row(scratch, tl_row(&call->k, seq->batch, seq->k_start, key, kv_head), d, call->k.dtype);
         if (!tl_is_finite(tl_row_amax(scratch, d))) continue;
-        for (int32_t c = 0; c < d; c++)
-            sum[c] += scratch[c];
+        for (int32_t c = 0; c < d; c++) sum[c] += scratch[c];
         count++;
     }
     prepared->unit_counts[unit] = count;
@@ -73,15 +70,12 @@ void tl_survey_mean(const tl_call *call, const tl_sequence *seq, const tl_prepar
     const int32_t d = call->shape.head_dim_qk;
     const int64_t units = tl_ceil_div(seq->lk, call->shape.unit_keys);
     int64_t count = 0;
-    for (int32_t c = 0; c < d; c++)
-        prepared->mean[c] = 0.f;
+    for (int32_t c = 0; c < d; c++) prepared->mean[c] = 0.f;
     for (int64_t unit = 0; unit < units; unit++) {
-        for (int32_t c = 0; c < d; c++)
-            prepared->mean[c] += prepared->unit_sums[unit * d + c];
+        for (int32_t c = 0; c < d; c++) prepared->mean[c] += prepared->unit_sums[unit * d + c];
         count += prepared->unit_counts[unit];
     }
-    for (int32_t c = 0; c < d && count; c++)
-        prepared->mean[c] /= (float)count;
+    for (int32_t c = 0; c < d && count; c++) prepared->mean[c] /= (float)count;
     for (int32_t c = 0; c < d; c++) /* sums of huge keys overflow: any constant will do (ALGORITHMS A2) */
         if (!tl_is_finite(prepared->mean[c])) prepared->mean[c] = 0.f;
 }

@@ -191,7 +191,7 @@ static tlamp_status check_operand(const tlamp_problem *p, const char *name, cons
     REQUIRE(reaches(&bytes, batch, s->batch, element) && reaches(&bytes, length, s->seq, element) &&
                 reaches(&bytes, heads, s->head, element),
             name, "its strides reach further than an address can");
-    if (output)
+    if (output && batch > 0 && length > 0 && heads > 0) /* without elements any stride will do */
         REQUIRE(!((batch > 1 && s->batch == 0) || (length > 1 && s->seq == 0) || (heads > 1 && s->head == 0)), name,
                 "an output cannot be broadcast: a stride is 0. Call tlamp_set_strides or fill the strides");
     return TLAMP_OK;
@@ -389,6 +389,11 @@ tlamp_status tl_validate_tensors(tlamp_tensors *full, const tlamp_problem *p, co
     REQUIRE(!queries || full->o, "o", "is NULL");
     REQUIRE(!keys || !queries || full->k, "k", "is NULL");
     REQUIRE(!keys || !queries || full->v, "v", "is NULL");
+    REQUIRE(p->q_dtype != TLAMP_INT8 || !queries || full->q_scale, "q_scale", "is NULL, and q holds INT8 codes");
+    REQUIRE(p->k_dtype != TLAMP_INT8 || !keys || !queries || full->k_scale, "k_scale",
+            "is NULL, and k holds INT8 codes");
+    REQUIRE(p->v_dtype != TLAMP_INT8 || !keys || !queries || full->v_scale, "v_scale",
+            "is NULL, and v holds INT8 codes");
     const int scores = queries && keys;
     REQUIRE(!p->has_bool_mask || !scores || full->bool_mask, "bool_mask", "is NULL, and the problem has_bool_mask");
     REQUIRE(!p->has_bias || !scores || full->bias, "bias", "is NULL, and the problem has_bias");

@@ -24,23 +24,46 @@ typedef struct {
 TL_INLINE int32_t tl_head_of(const tl_cpu *c, int32_t row) { return c->head + row / c->task.tokens; }
 TL_INLINE int64_t tl_token_of(const tl_cpu *c, int32_t row) { return c->task.token0 + row % c->task.tokens; }
 
-/* ---- operands */
+/* ---- operands: as numbers, scale * code where the caller quantised */
+
+TL_INLINE void tl_scale_row(float *x, int64_t n, float scale)
+{
+    for (int64_t i = 0; i < n && scale != 1.f; i++) x[i] *= scale;
+}
+
+TL_INLINE float tl_query_scale(const tl_cpu *c, int32_t head, int64_t token)
+{
+    return tl_scale_of(&c->call->q, c->seq->q_blocks, token, head);
+}
+
+TL_INLINE float tl_key_scale(const tl_call *call, const tl_sequence *seq, int32_t kv_head, int64_t key)
+{
+    return tl_scale_of(&call->k, seq->k_blocks, key, kv_head);
+}
+
+TL_INLINE float tl_value_scale(const tl_call *call, const tl_sequence *seq, int32_t kv_head, int64_t key)
+{
+    return tl_scale_of(&call->v, seq->k_blocks, key, kv_head);
+}
 
 TL_INLINE void tl_load_query(float *to, const tl_cpu *c, int32_t head, int64_t token)
 {
     const tl_call *call = c->call;
     tl_load_row(to, tl_row(&call->q, c->seq->batch, c->seq->q_start, token, head), call->shape.head_dim_qk,
                 call->q.dtype);
+    tl_scale_row(to, call->shape.head_dim_qk, tl_query_scale(c, head, token));
 }
 
 TL_INLINE void tl_load_key(float *to, const tl_call *call, const tl_sequence *seq, int32_t kv_head, int64_t key)
 {
     tl_load_row(to, tl_row(&call->k, seq->batch, seq->k_start, key, kv_head), call->shape.head_dim_qk, call->k.dtype);
+    tl_scale_row(to, call->shape.head_dim_qk, tl_key_scale(call, seq, kv_head, key));
 }
 
 TL_INLINE void tl_load_value(float *to, const tl_call *call, const tl_sequence *seq, int32_t kv_head, int64_t key)
 {
     tl_load_row(to, tl_row(&call->v, seq->batch, seq->k_start, key, kv_head), call->shape.head_dim_v, call->v.dtype);
+    tl_scale_row(to, call->shape.head_dim_v, tl_value_scale(call, seq, kv_head, key));
 }
 
 /* A key as it is quantised: without the mean under smooth_k. */
@@ -49,8 +72,7 @@ TL_INLINE void tl_load_centred_key(float *to, const tl_call *call, const tl_sequ
 {
     tl_load_key(to, call, seq, kv_head, key);
     if (prepared->mean)
-        for (int32_t i = 0; i < call->shape.head_dim_qk; i++)
-            to[i] -= prepared->mean[i];
+        for (int32_t i = 0; i < call->shape.head_dim_qk; i++) to[i] -= prepared->mean[i];
 }
 
 /* q . k in f32 straight from the tensors: for pairs whose query or key was left out of INT8. */
@@ -59,9 +81,8 @@ static float tl_dot_flagged(const tl_cpu *c, const float *q, int64_t key)
     const tl_call *call = c->call;
     const unsigned char *k = tl_row(&call->k, c->seq->batch, c->seq->k_start, key, c->kv_head);
     float sum = 0.f;
-    for (int32_t i = 0; i < call->shape.head_dim_qk; i++)
-        sum += q[i] * tl_load(k, i, call->k.dtype);
-    return sum;
+    for (int32_t i = 0; i < call->shape.head_dim_qk; i++) sum += q[i] * tl_load(k, i, call->k.dtype);
+    return sum * tl_key_scale(call, c->seq, c->kv_head, key);
 }
 
 /* ---- quantising */
@@ -72,7 +93,14 @@ TL_INLINE tl_quant tl_policy_quant(const tlamp_policy *policy, float amax)
 }
 
 /* The scale a kernel multiplies scores with: 1 for a zero block, whose codes are 0, since -Inf * 0 is NaN. */
-TL_INLINE float tl_kernel_scale(tl_quant z) { return z.scale > 0.f ? z.scale : 1.f; }
+TL_INLINE float tl_kernel_scale(tl_quant z) { return z.scale != 0.f ? z.scale : 1.f; }
+
+/* The quantiser that gives back the caller's codes: round(scale * code / scale) is code. */
+TL_INLINE tl_quant tl_given_quant(float scale)
+{
+    tl_quant z = {scale, scale == 0.f ? 0.f : 1.f / scale};
+    return z;
+}
 
 /* Quantiser of every key of one unit, keys [begin, end) of which may lie beyond lk: z[key - begin], and flagged[key - begin]
  * for keys that hold a NaN or Inf. Keys that no row sees leave no trace. row: scratch of head_dim_qk floats. */
@@ -80,23 +108,24 @@ static void tl_unit_quants(const tl_call *call, const tl_sequence *seq, const tl
                            int64_t begin, int64_t end, tl_quant *z, unsigned char *flagged, float *row,
                            tl_worker_counters *counters)
 {
-    const int per_token = call->policy->scales == TLAMP_SCALES_TOKEN;
+    const int given = call->k.scale != NULL, shared = !given && call->policy->scales != TLAMP_SCALES_TOKEN;
     float block = 0.f;
     for (int64_t key = begin; key < end; key++) {
+        const int seen = key < seq->lk && tl_key_is_seen(seq, prepared, key);
         float amax = 0.f;
-        if (key < seq->lk && tl_key_is_seen(seq, prepared, key)) {
+        if (seen) {
             tl_load_centred_key(row, call, seq, prepared, kv_head, key);
             amax = tl_row_amax(row, call->shape.head_dim_qk);
         }
         flagged[key - begin] = !tl_is_finite(amax);
         counters->nonfinite_tokens += flagged[key - begin];
         if (flagged[key - begin]) amax = 0.f;
-        z[key - begin] = tl_policy_quant(call->policy, amax);
+        z[key - begin] = given ? tl_given_quant(seen ? tl_key_scale(call, seq, kv_head, key) : 0.f)
+                               : tl_policy_quant(call->policy, amax);
         block = tl_max(amax, block);
     }
-    if (!per_token)
-        for (int64_t key = begin; key < end; key++)
-            z[key - begin] = tl_policy_quant(call->policy, block);
+    if (shared)
+        for (int64_t key = begin; key < end; key++) z[key - begin] = tl_policy_quant(call->policy, block);
 }
 
 /* The largest magnitude of query tokens [first, last], over rows that see a key and hold no NaN or Inf. */
@@ -117,15 +146,37 @@ static float tl_query_amax(const tl_cpu *c, int32_t head, int64_t first, int64_t
 static void tl_query_quants(const tl_cpu *c, tl_quant *z, float *row)
 {
     const tl_task *t = &c->task;
+    const int given = c->call->q.scale != NULL;
     const int64_t block = c->call->policy->scales == TLAMP_SCALES_TOKEN ? 1 : c->call->policy->quant_block_q;
     for (int32_t r = 0; r < tl_task_rows(t);) {
+        const int32_t head = tl_head_of(c, r);
         const int64_t token = tl_token_of(c, r), first = token / block * block;
         const int64_t last = tl_min64(first + block, c->seq->lq) - 1;
         const int64_t mine = tl_min64(last, t->token0 + t->tokens - 1) - token + 1;
-        const tl_quant q = tl_policy_quant(c->call->policy, tl_query_amax(c, tl_head_of(c, r), first, last, row));
-        for (int64_t i = 0; i < mine; i++)
-            z[r++] = q;
+        const tl_quant q = given ? tl_given_quant(tl_query_scale(c, head, token))
+                                 : tl_policy_quant(c->call->policy, tl_query_amax(c, head, first, last, row));
+        for (int64_t i = 0; i < mine; i++) z[r++] = q;
     }
+}
+
+/* Quantiser of each channel of keys [begin, end) of V (ALGORITHMS C2's u8 P pairs with it): over the keys that some row sees.
+ * Returns 1 if such a key holds a NaN or Inf: then P V of the tile is computed in f32. row: scratch of head_dim_v floats. */
+static int tl_value_quants(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared, int32_t kv_head,
+                           int64_t begin, int64_t end, tl_quant *z, float *row)
+{
+    const int32_t dv = call->shape.head_dim_v;
+    const int given = call->v.scale != NULL && call->policy->scales != TLAMP_SCALES_TOKEN;
+    int nonfinite = 0;
+    for (int32_t i = 0; i < dv; i++) z[i].scale = 0.f; /* the maximum, until it is known */
+    for (int64_t key = begin; key < tl_min64(end, seq->lk); key++) {
+        if (!tl_key_is_seen(seq, prepared, key)) continue;
+        tl_load_value(row, call, seq, kv_head, key);
+        nonfinite |= !tl_is_finite(tl_row_amax(row, dv));
+        for (int32_t i = 0; i < dv; i++) z[i].scale = tl_max(tl_abs(row[i]), z[i].scale);
+    }
+    for (int32_t i = 0; i < dv && !nonfinite; i++)
+        z[i] = given ? tl_given_quant(tl_value_scale(call, seq, kv_head, begin)) : tl_quant_make(z[i].scale);
+    return nonfinite;
 }
 
 /* Does any tile that the task meets take this route? Then Q is needed in its form. */
@@ -173,10 +224,8 @@ static void tl_mask_row(const tl_cpu *c, float *s, int32_t row, int64_t key, int
     const int64_t token = tl_token_of(c, row);
     const int64_t begin = tl_clamp64(tl_key_begin(&c->task.mask, token) - key, 0, cols);
     const int64_t end = tl_clamp64(tl_key_end(&c->task.mask, token) - key, begin, cols);
-    for (int64_t i = 0; i < begin; i++)
-        s[i] = -TL_INF;
-    for (int64_t i = end; i < cols; i++)
-        s[i] = -TL_INF;
+    for (int64_t i = 0; i < begin; i++) s[i] = -TL_INF;
+    for (int64_t i = end; i < cols; i++) s[i] = -TL_INF;
     if (!c->task.scattered) return;
     for (int64_t i = begin; i < end; i++)
         if (tl_key_is_hidden(c->call, c->seq, tl_head_of(c, row), token, key + i)) s[i] = -TL_INF;

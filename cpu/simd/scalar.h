@@ -1,6 +1,7 @@
 /* The scalar vocabulary: plain C with loops over LANES neighbouring keys or channels, which compilers turn into vectors.
  * K tiles lie in panels of LANES keys, [d][LANES]; high panels are made on arrival from the caller's tensor, INT8 panels
- * once per call by tl_pack. */
+ * once per call by tl_pack, or on arrival when the policy quantises on the fly.
+ * An instantiation says TL_STATE_F16 (core/tile_loop.inc.h) and TL_PV_INT8 (P V from u8 P and INT8 V) before including it. */
 #ifndef TL_CPU_SIMD_SCALAR_H
 #define TL_CPU_SIMD_SCALAR_H
 
@@ -12,17 +13,24 @@ enum { LANES = 16 };
 
 #define TL_ROWS 8
 #define TL_ROW_BLOCKS 64
-#define TL_SPAN_MAX 4
+#define TL_SPAN_MAX (TL_STATE_F16 ? 1 : 4)
 #define TL_SPAN_MIXED 1
-#define TL_LAZY 8.f
+#define TL_LAZY (TL_STATE_F16 || TL_PV_INT8 ? 0.f : 8.f) /* u8 P must not exceed 1 */
 
-enum { SPAN_KEYS = TL_SPAN_MAX * 64 };
+enum {
+    SPAN_KEYS = TL_SPAN_MAX * 64,
+    VALUE_KEYS = 64
+}; /* VALUE_KEYS: a scale of V covers so many keys of one channel */
 
-/* INT8 keys of one KV head, as tl_pack leaves them. */
+/* INT8 keys and values [first, first + n) of one KV head. first is a multiple of the unit. */
 typedef struct {
-    int8_t *codes; /* [ceil(lk / LANES)][d][LANES] */
+    int64_t first;
+    int8_t *codes; /* [ceil(n / LANES)][d][LANES] */
     float *scale;  /* per key */
     unsigned char *flagged;
+    int8_t *v_codes;            /* [n][dv_pad] */
+    float *v_scale;             /* [ceil(n / VALUE_KEYS)][dv_pad] */
+    unsigned char *v_nonfinite; /* [ceil(n / VALUE_KEYS)] */
 } tl_packed;
 
 typedef struct {
@@ -37,6 +45,7 @@ typedef struct {
     float *q_mean;            /* [rows] q . mean of K, with smooth_k */
     unsigned char *q_flagged; /* [rows] */
     tl_quant *k_quant;        /* [unit_keys] */
+    tl_quant *v_quant;        /* [dv] */
     float *k;                 /* [SPAN_KEYS / LANES][d][LANES] */
     float *v;                 /* [SPAN_KEYS][dv_pad] */
     float *o;                 /* [rows][dv_pad] */
@@ -44,6 +53,7 @@ typedef struct {
     float *row;               /* [max(d, dv)] */
     int32_t arrived;          /* first tile of the span in k and v */
     unsigned char v_nonfinite[TL_SPAN_MAX];
+    tl_packed flown; /* on the fly: the units the span meets */
 } tl_ctx;
 
 /* Scores of one row block against its part of a span. They are q . k until tl_logits. */
@@ -66,6 +76,25 @@ TL_INLINE int32_t tl_rows_here(const tl_ctx *x, int32_t rb)
 
 /* ---- memory */
 
+static tl_packed tl_lay_out_keys(const tl_shape *shape, int64_t n, tl_arena *a)
+{
+    const int64_t keys = tl_round_up(n, VALUE_KEYS), dv_pad = tl_round_up(shape->head_dim_v, LANES);
+    tl_packed p = {.first = 0};
+    p.codes = tl_take(a, shape->int8 ? keys * shape->head_dim_qk : 0);
+    p.scale = tl_take(a, shape->int8 ? keys * 4 : 0);
+    p.flagged = tl_take(a, shape->int8 ? keys : 0);
+    p.v_codes = tl_take(a, shape->int8_values ? keys * dv_pad : 0);
+    p.v_scale = tl_take(a, shape->int8_values ? keys / VALUE_KEYS * dv_pad * 4 : 0);
+    p.v_nonfinite = tl_take(a, shape->int8_values ? keys / VALUE_KEYS : 0);
+    return p;
+}
+
+/* Most keys of the units that one span meets. */
+TL_INLINE int64_t tl_flown_keys(const tl_shape *shape)
+{
+    return tl_round_up(SPAN_KEYS, shape->unit_keys) + shape->unit_keys;
+}
+
 /* Lays the scratch out; with base NULL only to learn the size. */
 static void tl_lay_out(tl_ctx *x, const tl_shape *shape, tl_arena *a)
 {
@@ -79,49 +108,59 @@ static void tl_lay_out(tl_ctx *x, const tl_shape *shape, tl_arena *a)
     x->q_mean = tl_take(a, shape->int8 ? rows * 4 : 0);
     x->q_flagged = tl_take(a, shape->int8 ? rows : 0);
     x->k_quant = tl_take(a, shape->int8 ? shape->unit_keys * (int64_t)sizeof(tl_quant) : 0);
+    x->v_quant = tl_take(a, shape->int8_values ? x->dv * (int64_t)sizeof(tl_quant) : 0);
     x->k = tl_take(a, (int64_t)SPAN_KEYS * x->d * 4);
     x->v = tl_take(a, (int64_t)SPAN_KEYS * x->dv_pad * 4);
     x->o = tl_take(a, rows * x->dv_pad * 4);
     x->scores = tl_take(a, (int64_t)TL_ROWS * SPAN_KEYS * 4);
     x->row = tl_take(a, (x->d > x->dv ? x->d : x->dv) * (int64_t)4);
-}
-
-static tl_packed tl_lay_out_keys(const tl_shape *shape, int64_t lk, tl_arena *a)
-{
-    const int64_t keys = tl_round_up(lk, LANES);
-    tl_packed p;
-    p.codes = tl_take(a, shape->int8 ? keys * shape->head_dim_qk : 0);
-    p.scale = tl_take(a, shape->int8 ? keys * 4 : 0);
-    p.flagged = tl_take(a, shape->int8 ? keys : 0);
-    return p;
-}
-
-TL_INLINE tl_packed tl_packed_keys(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared)
-{
-    tl_arena a = {prepared->packed, 0};
-    return tl_lay_out_keys(&call->shape, seq->lk, &a);
+    if (shape->fly) x->flown = tl_lay_out_keys(shape, tl_flown_keys(shape), a);
 }
 
 /* ---- quantising */
 
-static void tl_pack(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared, int32_t kv_head,
-                    int64_t unit, void *scratch, tl_worker_counters *counters)
+/* Keys [begin, end) to their place in p. */
+static void tl_pack_keys(tl_ctx *x, const tl_packed *p, int64_t begin, int64_t end)
 {
-    tl_ctx x;
-    tl_lay_out(&x, &call->shape, &(tl_arena){scratch, 0});
-    const tl_packed p = tl_packed_keys(call, seq, prepared);
-    const int64_t begin = unit * call->shape.unit_keys;
-    const int64_t end = tl_min64(begin + call->shape.unit_keys, tl_round_up(seq->lk, LANES));
-    tl_unit_quants(call, seq, prepared, kv_head, begin, end, x.k_quant, p.flagged + begin, x.row, counters);
+    const tl_cpu *c = &x->cpu;
+    unsigned char *flagged = p->flagged + (begin - p->first);
+    tl_unit_quants(c->call, c->seq, c->prepared, c->kv_head, begin, end, x->k_quant, flagged, x->row, c->counters);
     for (int64_t key = begin; key < end; key++) {
-        int8_t *codes = p.codes + key / LANES * LANES * x.d + key % LANES;
-        const tl_quant z = x.k_quant[key - begin];
-        const int used = key < seq->lk && tl_key_is_seen(seq, prepared, key) && !p.flagged[key];
-        if (used) tl_load_centred_key(x.row, call, seq, prepared, kv_head, key);
-        for (int32_t i = 0; i < x.d; i++)
-            codes[(int64_t)i * LANES] = (int8_t)(used ? tl_code(x.row[i], z.inverse) : 0);
-        p.scale[key] = tl_kernel_scale(z);
+        const int64_t at = key - p->first;
+        int8_t *codes = p->codes + at / LANES * LANES * x->d + at % LANES;
+        const tl_quant z = x->k_quant[key - begin];
+        const int used = key < c->seq->lk && tl_key_is_seen(c->seq, c->prepared, key) && !p->flagged[at];
+        if (used) tl_load_centred_key(x->row, c->call, c->seq, c->prepared, c->kv_head, key);
+        for (int32_t i = 0; i < x->d; i++)
+            codes[(int64_t)i * LANES] = (int8_t)(used ? tl_code(x->row[i], z.inverse) : 0);
+        p->scale[at] = tl_kernel_scale(z);
     }
+}
+
+/* VALUE_KEYS values from key `begin` on. */
+static void tl_pack_values(tl_ctx *x, const tl_packed *p, int64_t begin)
+{
+    const tl_cpu *c = &x->cpu;
+    const int64_t end = begin + VALUE_KEYS, block = (begin - p->first) / VALUE_KEYS;
+    float *scale = p->v_scale + block * x->dv_pad;
+    const int nonfinite = tl_value_quants(c->call, c->seq, c->prepared, c->kv_head, begin, end, x->v_quant, x->row);
+    p->v_nonfinite[block] = (unsigned char)nonfinite;
+    for (int32_t i = 0; i < x->dv_pad; i++) scale[i] = i < x->dv && !nonfinite ? x->v_quant[i].scale : 0.f;
+    for (int64_t key = begin; key < end; key++) {
+        int8_t *codes = p->v_codes + (key - p->first) * x->dv_pad;
+        const int used = key < c->seq->lk && tl_key_is_seen(c->seq, c->prepared, key) && !nonfinite;
+        if (used) tl_load_value(x->row, c->call, c->seq, c->kv_head, key);
+        for (int32_t i = 0; i < x->dv_pad; i++)
+            codes[i] = (int8_t)(used && i < x->dv ? tl_code(x->row[i], x->v_quant[i].inverse) : 0);
+    }
+}
+
+static void tl_pack_unit(tl_ctx *x, const tl_packed *p, int64_t begin)
+{
+    const tl_shape *shape = &x->cpu.call->shape;
+    const int64_t end = tl_min64(begin + shape->unit_keys, tl_round_up(x->cpu.seq->lk, VALUE_KEYS));
+    if (shape->int8) tl_pack_keys(x, p, begin, end);
+    for (int64_t key = begin; key < end && shape->int8_values; key += VALUE_KEYS) tl_pack_values(x, p, key);
 }
 
 static void tl_quantise_queries(tl_ctx *x)
@@ -136,8 +175,7 @@ static void tl_quantise_queries(tl_ctx *x)
         for (int32_t i = 0; i < x->d; i++)
             codes[i] = (int8_t)(x->q_flagged[r] ? 0 : tl_code(q[i], x->q_quant[r].inverse));
         x->q_mean[r] = 0.f;
-        for (int32_t i = 0; i < x->d && mean; i++)
-            x->q_mean[r] += q[i] * mean[i];
+        for (int32_t i = 0; i < x->d && mean; i++) x->q_mean[r] += q[i] * mean[i];
     }
 }
 
@@ -159,36 +197,64 @@ TL_INLINE void tl_prefetch(tl_ctx *x, tl_span span)
     (void)span;
 }
 
-/* One key tile, of which `used` keys exist: K to f32 panels if its route is high, V to f32 rows. The rest is 0. */
-static void tl_arrive_tile(tl_ctx *x, int64_t key, int32_t used, int route, float *k, float *v)
+/* One key tile, of which `used` keys exist: K to f32 panels, V to f32 rows. The rest is 0. */
+static void tl_arrive_keys(tl_ctx *x, int64_t key, int32_t used, float *k)
 {
     const tl_cpu *c = &x->cpu;
-    const int32_t tile = c->task.tile_keys;
-    if (route == TL_HIGH)
-        for (int32_t j = 0; j < tile; j++) {
-            float *lane = k + (int64_t)(j / LANES) * LANES * x->d + j % LANES;
-            if (j < used) tl_load_key(x->row, c->call, c->seq, c->kv_head, key + j);
-            for (int32_t i = 0; i < x->d; i++)
-                lane[(int64_t)i * LANES] = j < used ? x->row[i] : 0.f;
-        }
-    for (int32_t j = 0; j < tile; j++) {
+    for (int32_t j = 0; j < c->task.tile_keys; j++) {
+        float *lane = k + (int64_t)(j / LANES) * LANES * x->d + j % LANES;
+        if (j < used) tl_load_key(x->row, c->call, c->seq, c->kv_head, key + j);
+        for (int32_t i = 0; i < x->d; i++) lane[(int64_t)i * LANES] = j < used ? x->row[i] : 0.f;
+    }
+}
+
+static void tl_arrive_values(tl_ctx *x, int64_t key, int32_t used, float *v)
+{
+    const tl_cpu *c = &x->cpu;
+    for (int32_t j = 0; j < c->task.tile_keys; j++) {
         float *to = v + (int64_t)j * x->dv_pad;
         if (j < used) tl_load_value(to, c->call, c->seq, c->kv_head, key + j);
-        for (int32_t i = j < used ? x->dv : 0; i < x->dv_pad; i++)
-            to[i] = 0.f;
+        for (int32_t i = j < used ? x->dv : 0; i < x->dv_pad; i++) to[i] = 0.f;
     }
+}
+
+/* On the fly: the units of the span's tiles that need INT8. Same codes and scales as made once. */
+static void tl_fly(tl_ctx *x, tl_span span)
+{
+    const tl_shape *shape = &x->cpu.call->shape;
+    const int64_t unit = shape->unit_keys, tile = x->cpu.task.tile_keys;
+    tl_worker_counters *counters = x->cpu.counters, none = {0};
+    x->cpu.counters = &none; /* a key is packed many times and counted never */
+    x->keys = x->flown;
+    x->keys.first = span.first * tile / unit * unit;
+    for (int64_t begin = x->keys.first; begin < (span.first + span.count) * tile; begin += unit) {
+        int needed = shape->int8_values;
+        for (int32_t i = 0; i < span.count; i++) {
+            const int64_t key = (span.first + i) * tile;
+            needed |= (span.route >> i & 1) && key >= begin && key < begin + unit;
+        }
+        if (needed && begin < x->cpu.seq->lk) tl_pack_unit(x, &x->keys, begin);
+    }
+    x->cpu.counters = counters;
 }
 
 static void tl_arrive(tl_ctx *x, tl_span span)
 {
     const int32_t tile = x->cpu.task.tile_keys;
+    const tl_shape *shape = &x->cpu.call->shape;
     x->arrived = span.first;
+    if (shape->fly) tl_fly(x, span);
     for (int32_t i = 0; i < span.count; i++) {
         const int64_t key = (int64_t)(span.first + i) * tile;
+        const int32_t used = (int32_t)tl_min64(tile, x->cpu.seq->lk - key);
         float *v = x->v + (int64_t)i * tile * x->dv_pad;
-        tl_arrive_tile(x, key, (int32_t)tl_min64(tile, x->cpu.seq->lk - key), span.route >> i & 1,
-                       x->k + (int64_t)i * tile * x->d, v);
-        x->v_nonfinite[i] = !tl_is_finite(tl_row_amax(v, (int64_t)tile * x->dv_pad));
+        if (!(span.route >> i & 1)) tl_arrive_keys(x, key, used, x->k + (int64_t)i * tile * x->d);
+        if (TL_PV_INT8) {
+            x->v_nonfinite[i] = x->keys.v_nonfinite[(key - x->keys.first) / VALUE_KEYS];
+            if (!x->v_nonfinite[i]) continue;
+        }
+        tl_arrive_values(x, key, used, v);
+        x->v_nonfinite[i] |= !tl_is_finite(tl_row_amax(v, (int64_t)tile * x->dv_pad));
     }
 }
 
@@ -205,31 +271,27 @@ TL_INLINE void tl_dot_high(const float *q, const float *panel, int32_t d, float 
 {
     float a[LANES] = {0.f};
     for (int32_t i = 0; i < d; i++)
-        for (int l = 0; l < LANES; l++)
-            a[l] += q[i] * panel[(int64_t)i * LANES + l];
-    for (int l = 0; l < LANES; l++)
-        s[l] = a[l];
+        for (int l = 0; l < LANES; l++) a[l] += q[i] * panel[(int64_t)i * LANES + l];
+    for (int l = 0; l < LANES; l++) s[l] = a[l];
 }
 
 TL_INLINE void tl_dot_int8(const int8_t *q, const int8_t *panel, int32_t d, int32_t *s)
 {
     int32_t a[LANES] = {0};
     for (int32_t i = 0; i < d; i++)
-        for (int l = 0; l < LANES; l++)
-            a[l] += q[i] * panel[(int64_t)i * LANES + l];
-    for (int l = 0; l < LANES; l++)
-        s[l] = a[l];
+        for (int l = 0; l < LANES; l++) a[l] += q[i] * panel[(int64_t)i * LANES + l];
+    for (int l = 0; l < LANES; l++) s[l] = a[l];
 }
 
 TL_INLINE void tl_scores_int8(const tl_ctx *x, int32_t row, int64_t key, float *s)
 {
     const float scale = tl_kernel_scale(x->q_quant[row]);
+    const int64_t at = key - x->keys.first;
     int32_t product[LANES];
-    tl_dot_int8(x->q_codes + (int64_t)row * x->d, x->keys.codes + key * x->d, x->d, product);
-    for (int l = 0; l < LANES; l++)
-        s[l] = (float)product[l] * (scale * x->keys.scale[key + l]) + x->q_mean[row];
+    tl_dot_int8(x->q_codes + (int64_t)row * x->d, x->keys.codes + at * x->d, x->d, product);
+    for (int l = 0; l < LANES; l++) s[l] = (float)product[l] * (scale * x->keys.scale[at + l]) + x->q_mean[row];
     for (int l = 0; l < LANES && key + l < x->cpu.seq->lk; l++)
-        if (x->q_flagged[row] || x->keys.flagged[key + l])
+        if (x->q_flagged[row] || x->keys.flagged[at + l])
             s[l] = tl_dot_flagged(&x->cpu, x->q + (int64_t)row * x->d, key + l);
 }
 
@@ -278,10 +340,10 @@ static void tl_logits(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
     for (int32_t r = 0, n = tl_rows_here(x, rb); r < n; r++) {
         float *row = s->s + r * SPAN_KEYS;
         if (plain)
-            for (int32_t i = 0; i < s->cols; i++)
-                row[i] *= factor;
+            for (int32_t i = 0; i < s->cols; i++) row[i] *= factor;
         else
             tl_logits_row(&x->cpu, row, rb * TL_ROWS + r, (int64_t)span.first * x->cpu.task.tile_keys, s->cols);
+        for (int32_t i = 0; TL_STATE_F16 && i < s->cols; i++) row[i] = tl_round_f16(row[i]);
     }
 }
 
@@ -297,14 +359,11 @@ static void tl_row_max(const tl_ctx *x, const tl_scores *s, tl_span span, int32_
     (void)span;
     for (int32_t r = 0, n = tl_rows_here(x, rb); r < TL_ROWS; r++) {
         float lane[LANES];
-        for (int l = 0; l < LANES; l++)
-            lane[l] = -TL_INF;
+        for (int l = 0; l < LANES; l++) lane[l] = -TL_INF;
         for (int32_t i = 0; r < n && i < s->cols; i += LANES)
-            for (int l = 0; l < LANES; l++)
-                lane[l] = tl_max(s->s[r * SPAN_KEYS + i + l], lane[l]);
+            for (int l = 0; l < LANES; l++) lane[l] = tl_max(s->s[r * SPAN_KEYS + i + l], lane[l]);
         top[r] = -TL_INF;
-        for (int l = 0; l < LANES; l++)
-            top[r] = tl_max(lane[l], top[r]);
+        for (int l = 0; l < LANES; l++) top[r] = tl_max(lane[l], top[r]);
     }
 }
 
@@ -336,10 +395,10 @@ static void tl_exp(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, const floa
                 float *p = s->s + r * SPAN_KEYS + i + l;
                 *p = tl_exp2(*p - ref[r]);
                 lane[l] += *p;
+                if (TL_STATE_F16) *p = tl_round_f16(*p);
             }
         sum[r] = 0.f;
-        for (int l = 0; l < LANES; l++)
-            sum[r] += lane[l];
+        for (int l = 0; l < LANES; l++) sum[r] += lane[l];
     }
 }
 
@@ -348,8 +407,7 @@ TL_INLINE void tl_rescale(tl_ctx *x, tl_acc *acc, int32_t rb, const float lambda
     for (int32_t r = 0, n = tl_rows_here(x, rb); r < n; r++) {
         float *o = acc->o + (int64_t)(rb * TL_ROWS + r) * x->dv_pad;
         if (lambda[r] != 1.f)
-            for (int32_t i = 0; i < x->dv_pad; i++)
-                o[i] *= lambda[r];
+            for (int32_t i = 0; i < x->dv_pad; i++) o[i] *= lambda[r];
     }
 }
 
@@ -359,13 +417,25 @@ TL_INLINE void tl_accumulate(float *o, const float *p, const float *v, int32_t k
 {
     for (int32_t i = 0; i < dv_pad; i += LANES) {
         float a[LANES];
-        for (int l = 0; l < LANES; l++)
-            a[l] = o[i + l];
+        for (int l = 0; l < LANES; l++) a[l] = o[i + l];
         for (int32_t k = 0; k < keys; k++)
-            for (int l = 0; l < LANES; l++)
-                a[l] += p[k] * v[(int64_t)k * dv_pad + i + l];
-        for (int l = 0; l < LANES; l++)
-            o[i + l] = a[l];
+            for (int l = 0; l < LANES; l++) a[l] += p[k] * v[(int64_t)k * dv_pad + i + l];
+        for (int l = 0; l < LANES; l++) o[i + l] = a[l];
+    }
+}
+
+/* The same from u8 P, P = code / 255, and INT8 V of keys at `at` of the packed ones, which lie in one block of V's scales:
+ * exact int32 products, one scale per channel. */
+TL_INLINE void tl_accumulate_int8(const tl_ctx *x, float *o, const float *p, int64_t at, int32_t keys)
+{
+    const float *scale = x->keys.v_scale + at / VALUE_KEYS * x->dv_pad;
+    int32_t code[VALUE_KEYS];
+    for (int32_t k = 0; k < keys; k++) code[k] = (int32_t)tl_round(p[k] * 255.f);
+    for (int32_t i = 0; i < x->dv_pad; i += LANES) {
+        int32_t a[LANES] = {0};
+        for (int32_t k = 0; k < keys; k++)
+            for (int l = 0; l < LANES; l++) a[l] += code[k] * x->keys.v_codes[(at + k) * x->dv_pad + i + l];
+        for (int l = 0; l < LANES; l++) o[i + l] += (float)a[l] * (scale[i + l] / 255.f);
     }
 }
 
@@ -378,14 +448,18 @@ static void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span span, 
         for (int32_t i = 0; i * tile < s->cols; i++) {
             const int32_t at = span.first + i - x->arrived, left = s->cols - i * tile, keys = left < tile ? left : tile;
             const float *p = s->s + r * SPAN_KEYS + i * tile, *v = x->v + (int64_t)at * tile * x->dv_pad;
-            if (!x->v_nonfinite[at]) {
+            const int64_t key = (int64_t)(span.first + i) * tile;
+            if (x->v_nonfinite[at]) {
+                for (int32_t k = 0; k < keys; k++) /* a key that the row does not see is left out: 0 * NaN is NaN */
+                    if (tl_row_sees(&x->cpu, row, key + k))
+                        tl_accumulate(o, p + k, v + (int64_t)k * x->dv_pad, 1, x->dv_pad);
+            } else if (TL_PV_INT8) {
+                tl_accumulate_int8(x, o, p, key - x->keys.first, keys);
+            } else {
                 tl_accumulate(o, p, v, keys, x->dv_pad);
-                continue;
             }
-            for (int32_t k = 0; k < keys; k++) /* a key that the row does not see is left out: 0 * NaN is NaN */
-                if (tl_row_sees(&x->cpu, row, (int64_t)(span.first + i) * tile + k))
-                    tl_accumulate(o, p + k, v + (int64_t)k * x->dv_pad, 1, x->dv_pad);
         }
+        for (int32_t i = 0; TL_STATE_F16 && i < x->dv_pad; i++) o[i] = tl_round_f16(o[i]);
     }
 }
 

@@ -145,8 +145,8 @@ typedef struct tlamp_lse_strides {
  *   TOLERANCE  the cheapest that keeps the guarantee the caller states (ALGORITHMS E)
  *
  * What this version runs, on the CPU (anything else: TLAMP_UNSUPPORTED, tlamp_supported() says so without data):
- *   policy               q, k, v, o dtype          pv    state  cache  device
- *   HIGH, INT8, ROUTED   f32, f16, bf16, any mix   f32   f32    none   host
+ *   policy               q, k, v dtype                   o dtype          pv         state               cache  device
+ *   HIGH, INT8, ROUTED   f32, f16, bf16, int8, any mix   f32, f16, bf16   f32, int8  f32, f16 (pv f32)   none   host
  *   X3, LAMP, TOLERANCE  not yet
  */
 typedef int32_t tlamp_policy_kind;
@@ -361,8 +361,10 @@ typedef struct tlamp_tensors {
     int64_t words_stride_batch, words_stride_head, words_stride_row;
     const int32_t *groups;
 
-    /* Operands the caller has quantised (dtype TLAMP_INT8 in the problem): codes through q, k, v above, scales here, one per
-     * (block of quant_block tokens, head), block-major. */
+    /* Operands the caller has quantised (dtype TLAMP_INT8 in the problem): codes -127 .. 127 through q, k, v above, scales
+     * here: [blocks][heads], a block being quant_block_q (q) or quant_block_k (k, v) tokens of one sequence, or one token
+     * under TLAMP_SCALES_TOKEN; the blocks of one sequence follow those of the one before. INT8 tiles use the codes as they
+     * are; high tiles use scale * code. Certificates and errors refer to scale * code. */
     const float *q_scale, *k_scale, *v_scale;
     const int32_t *block_table; /* paged cache: [batch, max_pages_per_seq] */
     const void *prepared;       /* keys and values from tlamp_kv_prepare; NULL: k and v are read */

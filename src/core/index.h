@@ -4,16 +4,25 @@
 
 #include "port.h"
 
-enum { TL_F32 = 0, TL_F16 = 1, TL_BF16 = 2 }; /* as tlamp_dtype */
+enum { TL_F32 = 0, TL_F16 = 1, TL_BF16 = 2, TL_I8 = 3 }; /* as tlamp_dtype */
 
-TL_INLINE int64_t tl_dtype_bytes(int32_t dtype) { return dtype == TL_F32 ? 4 : 2; }
+TL_INLINE int64_t tl_dtype_bytes(int32_t dtype) { return dtype == TL_F32 ? 4 : dtype == TL_I8 ? 1 : 2; }
 
-/* One operand [batch, seq, head, dim], dim contiguous. */
+/* One operand [batch, seq, head, dim], dim contiguous. INT8 codes have a scale per block of tokens and head. */
 typedef struct {
     const unsigned char *data;
     int64_t batch, seq, head;
     int32_t dtype;
+    int32_t heads;       /* of the scales */
+    const float *scale;  /* INT8: [blocks of all sequences, one after another][heads]; otherwise NULL */
+    int64_t scale_block; /* tokens per block */
 } tl_operand;
+
+/* The scale of a token's codes; blocks: those of earlier sequences. 1 where the operand holds numbers, not codes. */
+TL_INLINE float tl_scale_of(const tl_operand *a, int64_t blocks, int64_t token, int64_t head)
+{
+    return a->scale ? a->scale[(blocks + token / a->scale_block) * a->heads + head] : 1.f;
+}
 
 /* The row of `token` (counted from the sequence's first row at `start`) and `head`. */
 TL_INLINE const unsigned char *tl_row(const tl_operand *a, int64_t batch, int64_t start, int64_t token, int64_t head)
@@ -36,21 +45,26 @@ TL_INLINE unsigned char *tl_out_row(const tl_output *a, int64_t batch, int64_t s
 TL_INLINE float tl_load(const unsigned char *row, int64_t i, int32_t dtype)
 {
     if (dtype == TL_F32) return ((const float *)(const void *)row)[i];
+    if (dtype == TL_I8) return (float)((const int8_t *)row)[i];
     const uint16_t h = ((const uint16_t *)(const void *)row)[i];
     return dtype == TL_F16 ? tl_from_f16(h) : tl_from_bf16(h);
 }
 
 TL_INLINE void tl_load_row(float *to, const unsigned char *row, int64_t n, int32_t dtype)
 {
-    if (dtype == TL_F32)
-        for (int64_t i = 0; i < n; i++)
-            to[i] = ((const float *)(const void *)row)[i];
-    else if (dtype == TL_F16)
-        for (int64_t i = 0; i < n; i++)
-            to[i] = tl_from_f16(((const uint16_t *)(const void *)row)[i]);
-    else
-        for (int64_t i = 0; i < n; i++)
-            to[i] = tl_from_bf16(((const uint16_t *)(const void *)row)[i]);
+    switch (dtype) {
+    case TL_F32:
+        for (int64_t i = 0; i < n; i++) to[i] = ((const float *)(const void *)row)[i];
+        break;
+    case TL_F16:
+        for (int64_t i = 0; i < n; i++) to[i] = tl_from_f16(((const uint16_t *)(const void *)row)[i]);
+        break;
+    case TL_BF16:
+        for (int64_t i = 0; i < n; i++) to[i] = tl_from_bf16(((const uint16_t *)(const void *)row)[i]);
+        break;
+    default:
+        for (int64_t i = 0; i < n; i++) to[i] = (float)((const int8_t *)row)[i];
+    }
 }
 
 TL_INLINE void tl_store_element(unsigned char *row, int64_t i, int32_t dtype, float x)

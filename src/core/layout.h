@@ -121,16 +121,15 @@ TL_INLINE tl_range tl_layout_high_range(const tl_layout *layout, const tl_grid *
 
 /* sptrans: a token at position p keeps its own stride up to p, and the last c of every stride before it:
  *   K_p = [u s, p] and [(r + 1) s - c, (r + 1) s - 1] for r < u, u = p / s, 0 <= c <= s.
- * Does a K_p with p in `positions` (p >= 0) meet `keys`? Of the own strides that of the earliest p that reaches the keys
- * begins first; of the strides before, the last p has all that any p has. */
+ * Does a K_p with p in `positions` (p >= 0) meet `keys`? The own strides together reach from that of the first p to the
+ * last p; what is left of the others ends before. */
 TL_INLINE int tl_strided_meets(tl_range positions, tl_range keys, int64_t s, int64_t c)
 {
-    const int64_t p = tl_max64(positions.first, keys.first);
     if (positions.last < positions.first) return 0;
-    if (p <= positions.last && p / s * s <= keys.last) return 1;
-    const int64_t end = tl_min64(keys.last + 1, positions.last / s * s);         /* of the keys in finished strides */
-    const int64_t first_tail = keys.first + tl_max64(0, s - c - keys.first % s); /* c = 0: the next stride's start */
-    return c > 0 && first_tail < end;
+    const int64_t own = positions.first / s * s;
+    if (keys.first <= positions.last && own <= keys.last) return 1;
+    const int64_t tail = keys.first + tl_max64(0, s - c - keys.first % s); /* the first in a tail, if c > 0 */
+    return c > 0 && tail <= keys.last && tail < own;
 }
 
 /* Is group g in F_m? g must be legal. Not for row_rand and bigbird. Under a window the strides begin at the first legal

@@ -55,6 +55,10 @@ TL_INLINE float tl_round(float x) { return (x + 12582912.f) - 12582912.f; }
 
 /* ---- half types: storage only; arithmetic is f32 */
 
+TL_INLINE float tl_from_f16(uint16_t h);
+TL_INLINE uint16_t tl_to_f16(float x);
+TL_INLINE float tl_round_f16(float x) { return tl_from_f16(tl_to_f16(x)); }
+
 TL_INLINE float tl_from_bf16(uint16_t h) { return tl_float((uint32_t)h << 16); }
 
 TL_INLINE uint16_t tl_to_bf16(float x)

@@ -6,6 +6,7 @@
  *   TL_ROW_BLOCKS  most row blocks of a task (1: the row block index below is the constant 0)
  *   TL_SPAN_MAX    most neighbouring key tiles in one span; TL_SPAN_MIXED: a span may mix routes
  *   TL_LAZY        how far a row's maximum may outgrow its reference before O is rescaled, log2 units
+ *   TL_STATE_F16   1: m, l and O are held in f16 between tiles (ALGORITHMS A8); then TL_SPAN_MAX is 1, TL_LAZY 0
  * the types tl_ctx, tl_scores, tl_acc, and the functions
  *   tl_task_of(x)                    the task (core/task.h)
  *   tl_begin(x, acc)                 load Q in the forms the task's routes need; O = 0
@@ -32,7 +33,8 @@
 #include "online_softmax.h"
 #include "task.h"
 
-#if !defined TL_ROWS || !defined TL_ROW_BLOCKS || !defined TL_SPAN_MAX || !defined TL_SPAN_MIXED || !defined TL_LAZY
+#if !defined TL_ROWS || !defined TL_ROW_BLOCKS || !defined TL_SPAN_MAX || !defined TL_SPAN_MIXED || !defined TL_LAZY || \
+    !defined TL_STATE_F16
 #error "the vocabulary must define its constants before including the tile loop"
 #endif
 
@@ -40,6 +42,9 @@
 typedef struct {
     float m[TL_ROWS], l[TL_ROWS];
 } tl_rows;
+
+/* A number of the state, as it is kept until the next tile. */
+TL_INLINE float tl_hold(float x) { return TL_STATE_F16 ? tl_round_f16(x) : x; }
 
 typedef struct {
     tl_rows rows[TL_ROW_BLOCKS];
@@ -116,7 +121,7 @@ TL_INLINE void tl_tile_step(tl_ctx *x, tl_state *state, tl_scores *s, tl_span sp
 
     for (int r = 0; r < TL_ROWS; r++) ref[r] = tl_reference(row->m[r]);
     tl_exp(x, s, span, rb, ref, sum);
-    for (int r = 0; r < TL_ROWS; r++) row->l[r] += sum[r];
+    for (int r = 0; r < TL_ROWS; r++) row->l[r] = tl_hold(row->l[r] + sum[r]);
 
     tl_values_issue(x, &state->acc, s, span, rb);
     tl_values_wait(x, &state->acc);
@@ -132,7 +137,10 @@ TL_INLINE void tl_tile_loop(tl_ctx *x)
     for (int32_t rb = 0; rb < tl_row_blocks(t); rb++) { /* a sink is a key without a value that was seen first */
         tl_rows *row = &state.rows[rb];
         tl_sinks(x, rb, row->m);
-        for (int r = 0; r < TL_ROWS; r++) row->l[r] = row->m[r] == TL_NEVER ? 0.f : 1.f;
+        for (int r = 0; r < TL_ROWS; r++) {
+            row->m[r] = tl_hold(row->m[r]);
+            row->l[r] = row->m[r] == TL_NEVER ? 0.f : 1.f;
+        }
     }
     tl_item item = {tl_span_below(t, tl_tile_end(t)), {0, 0, 0, 0}, -1};
     if (item.span.count) tl_prefetch(x, item.span);

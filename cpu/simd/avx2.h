@@ -1,0 +1,174 @@
+/* The primitives of packed.inc.h for AVX2 with FMA and F16C: vectors of 8 floats. */
+#ifndef TL_CPU_SIMD_AVX2_H
+#define TL_CPU_SIMD_AVX2_H
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "core/port.h"
+
+enum { TL_LANES = 8 };
+
+typedef __m256 tl_v;  /* floats */
+typedef __m256i tl_vi; /* int32_t */
+typedef __m256 tl_m;  /* which lanes: all bits set or none */
+
+/* Register tiles of the products: rows, and panels of 16 keys or channels (two vectors each) beside them. 6 x 2 vectors,
+ * two of B and a broadcast fill the 16 registers; at least 8 accumulators cover the latency of two FMA pipes. */
+enum { TL_TILE_ROWS = 6, TL_TILE_PANELS = 1, TL_TILE4_PANELS = 1, TL_TILE2_PANELS = 2, TL_TILE1_PANELS = 4 };
+
+/* ---- floats */
+
+TL_INLINE tl_v tl_v_set(float x) { return _mm256_set1_ps(x); }
+TL_INLINE tl_v tl_v_load(const float *p) { return _mm256_loadu_ps(p); }
+TL_INLINE void tl_v_store(float *p, tl_v a) { _mm256_storeu_ps(p, a); }
+TL_INLINE tl_v tl_v_add(tl_v a, tl_v b) { return _mm256_add_ps(a, b); }
+TL_INLINE tl_v tl_v_sub(tl_v a, tl_v b) { return _mm256_sub_ps(a, b); }
+TL_INLINE tl_v tl_v_mul(tl_v a, tl_v b) { return _mm256_mul_ps(a, b); }
+TL_INLINE tl_v tl_v_div(tl_v a, tl_v b) { return _mm256_div_ps(a, b); }
+TL_INLINE tl_v tl_v_fma(tl_v a, tl_v b, tl_v c) { return _mm256_fmadd_ps(a, b, c); }
+TL_INLINE tl_v tl_v_abs(tl_v a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.f), a); }
+/* The larger (smaller); b where either is NaN. */
+TL_INLINE tl_v tl_v_max(tl_v a, tl_v b) { return _mm256_max_ps(a, b); }
+TL_INLINE tl_v tl_v_min(tl_v a, tl_v b) { return _mm256_min_ps(a, b); }
+
+/* The same in a fixed order: halves, then quarters, then pairs. */
+TL_INLINE float tl_v_sum(tl_v a)
+{
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+TL_INLINE float tl_v_top(tl_v a)
+{
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+
+/* ---- lanes */
+
+TL_INLINE tl_vi tl_iota(void) { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
+TL_INLINE tl_m tl_m_first(int32_t n) /* the first n lanes; any n */
+{
+    return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n), tl_iota()));
+}
+TL_INLINE tl_m tl_m_less(tl_v a, tl_v b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+TL_INLINE tl_m tl_m_equal(tl_v a, tl_v b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+TL_INLINE int tl_m_any(tl_m m) { return _mm256_movemask_ps(m) != 0; }
+TL_INLINE tl_v tl_v_pick(tl_m m, tl_v a, tl_v b) { return _mm256_blendv_ps(b, a, m); } /* a where m, else b */
+
+/* ---- loads and stores of the first n lanes, 0 < n < TL_LANES: nothing is touched behind them, other lanes are 0 */
+
+TL_INLINE tl_v tl_v_load_part(const float *p, int32_t n)
+{
+    return _mm256_maskload_ps(p, _mm256_castps_si256(tl_m_first(n)));
+}
+TL_INLINE void tl_v_store_part(float *p, tl_v a, int32_t n)
+{
+    _mm256_maskstore_ps(p, _mm256_castps_si256(tl_m_first(n)), a);
+}
+TL_INLINE __m128i tl_half_load_part(const uint16_t *p, int32_t n)
+{
+    uint16_t whole[8] = {0};
+    memcpy(whole, p, (size_t)n * sizeof *p);
+    return _mm_loadu_si128((const __m128i *)(const void *)whole);
+}
+TL_INLINE void tl_half_store_part(uint16_t *p, __m128i a, int32_t n)
+{
+    uint16_t whole[8];
+    _mm_storeu_si128((__m128i *)(void *)whole, a);
+    memcpy(p, whole, (size_t)n * sizeof *p);
+}
+
+/* ---- half types */
+
+typedef __m128i tl_half; /* as many as a vector has lanes */
+TL_INLINE tl_half tl_half_load(const uint16_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
+TL_INLINE void tl_half_store(uint16_t *p, tl_half a) { _mm_storeu_si128((__m128i *)(void *)p, a); }
+TL_INLINE tl_v tl_v_from_f16(tl_half a) { return _mm256_cvtph_ps(a); }
+TL_INLINE tl_half tl_v_to_f16(tl_v a) { return _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT); }
+TL_INLINE tl_v tl_v_from_bf16(tl_half a)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(a), 16));
+}
+TL_INLINE tl_half tl_v_to_bf16(tl_v a) /* as tl_to_bf16: to nearest even, NaN stays NaN */
+{
+    const __m256i u = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, odd), _mm256_set1_epi32(0x7fff)), 16);
+    const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(0x40));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    const __m256i h = _mm256_blendv_epi8(rounded, quiet, nan);
+    return _mm_packus_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+}
+
+/* ---- exp2 */
+
+/* 2^x for x < 128: relative error below 2^-22 (degree 5, 9.2e-8 before rounding), exactly 1 at 0, 0 below 2^-126 and at
+ * -Inf, NaN kept. Adding 1.5 * 2^23 + 127 rounds x to an integer n and leaves n + 127 in the low bits: an exponent. */
+TL_INLINE tl_v tl_v_exp2(tl_v x)
+{
+    const tl_v magic = tl_v_set(12582912.f + 127.f), shifted = tl_v_add(x, magic);
+    const tl_v r = tl_v_sub(x, tl_v_sub(shifted, magic)); /* -0.5 .. 0.5 */
+    tl_v p = tl_v_fma(tl_v_set(0.0013264727f), r, tl_v_set(0.009671513f));
+    p = tl_v_fma(p, r, tl_v_set(0.055507336f));
+    p = tl_v_fma(p, r, tl_v_set(0.24022242f));
+    p = tl_v_fma(p, r, tl_v_set(0.693147f));
+    p = tl_v_fma(p, r, tl_v_set(1.f));
+    const tl_v power = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(shifted), 23));
+    const tl_m normal = _mm256_cmp_ps(x, tl_v_set(-126.f), _CMP_NLT_UQ); /* true for NaN */
+    return _mm256_and_ps(normal, tl_v_mul(p, power));
+}
+
+/* ---- INT8 products. A 32-bit lane holds TL_CODES neighbouring channels of one token as int16: VPMADDWD multiplies and
+ * joins both. VPMADDUBSW on bytes needs an abs, a sign and a second multiply per step, and is no faster (measured). */
+
+typedef int16_t tl_code;
+enum { TL_CODES = 2, TL_KEY_BIAS = 0 /* what is added to a key's code */ };
+
+TL_INLINE tl_vi tl_vi_set(int32_t x) { return _mm256_set1_epi32(x); }
+TL_INLINE tl_vi tl_vi_load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+TL_INLINE tl_vi tl_vi_dot(tl_vi sum, tl_vi q, tl_vi k) { return _mm256_add_epi32(sum, _mm256_madd_epi16(q, k)); }
+TL_INLINE tl_vi tl_vi_add(tl_vi a, tl_vi b) { return _mm256_add_epi32(a, b); }
+TL_INLINE tl_v tl_v_from_int(tl_vi a) { return _mm256_cvtepi32_ps(a); }
+
+/* Rounds to nearest even; x within -127 .. 127. */
+TL_INLINE void tl_store_codes(tl_code *to, tl_v x, int32_t bias)
+{
+    const __m256i i = _mm256_add_epi32(_mm256_cvtps_epi32(x), _mm256_set1_epi32(bias));
+    const __m128i c = _mm_packs_epi32(_mm256_castsi256_si128(i), _mm256_extracti128_si256(i, 1));
+    _mm_storeu_si128((__m128i *)(void *)to, c);
+}
+
+/* ---- TL_LANES x TL_LANES of 32 bits: row i becomes column i */
+
+TL_INLINE void tl_v_transpose(tl_v r[TL_LANES])
+{
+    __m256 t[8], u[8];
+    for (int i = 0; i < 8; i += 2) { /* pairs of rows */
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) { /* fours of rows: u[i + j] holds columns j and j + 4 of rows i .. i + 3 */
+        u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+        u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
+        r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
+    }
+}
+
+/* ---- a mask of bytes: the first n (at most TL_LANES), nonzero is set */
+
+TL_INLINE tl_m tl_m_bytes(const unsigned char *p, int32_t n)
+{
+    unsigned char whole[8] = {0};
+    memcpy(whole, p, (size_t)n);
+    const __m256i b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)whole));
+    return _mm256_castsi256_ps(_mm256_cmpgt_epi32(b, _mm256_setzero_si256()));
+}
+
+#endif
