@@ -34,6 +34,14 @@ tlamp_status tl_fail(tlamp_error *err, tlamp_status status, const char *field, c
     return status;
 }
 
+void tl_init_struct(void *to, size_t struct_size, const void *defaults, size_t known)
+{
+    if (!to || struct_size < sizeof struct_size) return;
+    memset(to, 0, struct_size);
+    memcpy(to, defaults, struct_size < known ? struct_size : known);
+    memcpy(to, &struct_size, sizeof struct_size);
+}
+
 tlamp_status tl_take_struct(void *to, size_t known, const void *from, const char *name, tlamp_error *err)
 {
     size_t given;

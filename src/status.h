@@ -11,6 +11,9 @@ __attribute__((format(printf, 4, 5)))
 tlamp_status
 tl_fail(tlamp_error *err, tlamp_status status, const char *field, const char *format, ...);
 
+/* Zeros, then the defaults, as far as the caller's struct reaches: what every tlamp_*_init does. */
+void tl_init_struct(void *to, size_t struct_size, const void *defaults, size_t known);
+
 /* Copies a size-first struct of the caller's over defaults: known fields are taken, a newer struct's unknown tail must be
  * zero. `to` must hold its defaults already; its struct_size is kept. */
 tlamp_status tl_take_struct(void *to, size_t known, const void *from, const char *name, tlamp_error *err);

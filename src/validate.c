@@ -8,15 +8,6 @@
 
 /* ------------------------------------------------------------------------------------------------ defaults */
 
-/* Writes a default struct into a caller's struct of `given` bytes. */
-static void init_struct(void *to, size_t given, const void *defaults, size_t known)
-{
-    if (!to || given < sizeof(size_t)) return;
-    memset(to, 0, given);
-    memcpy(to, defaults, given < known ? given : known);
-    memcpy(to, &given, sizeof given);
-}
-
 static tlamp_policy default_policy(void)
 {
     tlamp_policy p = {.struct_size = sizeof p};
@@ -54,25 +45,25 @@ static tlamp_exec default_exec(void)
 void tlamp_policy_init(tlamp_policy *policy, size_t struct_size)
 {
     const tlamp_policy d = default_policy();
-    init_struct(policy, struct_size, &d, sizeof d);
+    tl_init_struct(policy, struct_size, &d, sizeof d);
 }
 
 void tlamp_problem_init(tlamp_problem *problem, size_t struct_size)
 {
     const tlamp_problem d = default_problem();
-    init_struct(problem, struct_size, &d, sizeof d);
+    tl_init_struct(problem, struct_size, &d, sizeof d);
 }
 
 void tlamp_tensors_init(tlamp_tensors *tensors, size_t struct_size)
 {
     const tlamp_tensors d = {.struct_size = sizeof d};
-    init_struct(tensors, struct_size, &d, sizeof d);
+    tl_init_struct(tensors, struct_size, &d, sizeof d);
 }
 
 void tlamp_exec_init(tlamp_exec *exec, size_t struct_size)
 {
     const tlamp_exec d = default_exec();
-    init_struct(exec, struct_size, &d, sizeof d);
+    tl_init_struct(exec, struct_size, &d, sizeof d);
 }
 
 tlamp_status tlamp_set_strides(tlamp_problem *problem, tlamp_tensor_layout layout, tlamp_error *err)

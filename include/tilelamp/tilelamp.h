@@ -371,7 +371,7 @@ typedef struct tlamp_tensors {
 
     /* Further outputs, NULL where not wanted */
     float *certificate; /* per row, shaped as lse: a bound on ||p_used - p_exact||_1 (TOLERANCE: at most its tol) */
-    float *group_statistics; /* [num_heads_k, routing rows, groups]: what tlamp_layout_build's adaptive kinds read */
+    float *group_statistics; /* [num_heads_k, routing rows, groups], for words of a next call (ALGORITHMS C4) */
     tlamp_counters *counters;
 } tlamp_tensors;
 
@@ -431,11 +431,11 @@ enum {
     TLAMP_LAYOUT_ROW_RAND = 4,      /* a random subset of each row HIGH */
     TLAMP_LAYOUT_ALIGN_SPARSE = 5,  /* HIGH: right-aligned, ceil(alpha + beta m) groups */
     TLAMP_LAYOUT_BIGBIRD = 6,       /* band, global and random */
-    TLAMP_LAYOUT_SPTRANS = 7,       /* strided sparse transformer pattern, then retargeted (seed 42) */
-    TLAMP_LAYOUT_SPTRANS_SCALED = 8 /* the same pattern in units of groups, never retargeted */
+    TLAMP_LAYOUT_SPTRANS = 7,       /* strided sparse transformer pattern, then retargeted */
+    TLAMP_LAYOUT_SPTRANS_SCALED = 8 /* the same pattern in units of groups; retargeted only on request */
 };
 
-/* The grid a layout is built on. */
+/* The grid a layout is built on. Lengths are at most 2^40 and their product 2^62. */
 typedef struct tlamp_geometry {
     size_t struct_size;
     int64_t seqlen_q, seqlen_k;
@@ -450,27 +450,29 @@ TLAMP_API void tlamp_geometry_init(tlamp_geometry *geometry, size_t struct_size)
 typedef struct tlamp_layout {
     size_t struct_size;
     tlamp_layout_kind kind;
-    double coverage;  /* wanted INT8 share of the legal groups, 0 .. 1; not used by ONE and ZERO */
-    uint32_t seed;    /* of the random layouts; tlamp_layout_init sets 42 */
+    double coverage;  /* wanted INT8 share of the legal groups, 0 .. 1; ONE and ZERO use it only to retarget */
+    uint32_t seed;    /* of the random layouts, SPTRANS and retarget; tlamp_layout_init sets 42 */
     int32_t retarget; /* 0: as the kind says; 1: shift single groups, in the order of `seed`, until the tile-weighted
                            * coverage is met (ALGORITHMS A5) */
 } tlamp_layout;
 
 TLAMP_API void tlamp_layout_init(tlamp_layout *layout, size_t struct_size);
 
-/* What was built: the solved parameters, and the three coverages of ALGORITHMS A4. */
+/* What was built: the solved parameters (0 where the layout has none, or where a coverage of exactly 0 or 1 took its place),
+ * and the three coverages of ALGORITHMS A4 (0 where nothing is legal). */
 typedef struct tlamp_layout_report {
     size_t struct_size;
-    int64_t rows, groups; /* T_m, T_mask */
-    int32_t group;        /* g */
-    int32_t words_per_row;
+    int64_t rows, groups;  /* T_m, T_mask */
+    int32_t group;         /* g */
+    int32_t words_per_row; /* at least 1 */
     double coverage_group, coverage_tile, coverage_cell;
-    int64_t width;      /* band: w; global: n_g; sptrans: stride s */
-    int64_t width2;     /* sptrans: c */
+    int64_t width;      /* band: w, -1 none; global: n_g; sptrans*: stride s, tokens */
+    int64_t width2;     /* sptrans*: c, tokens */
     double alpha, beta; /* align_sparse */
 } tlamp_layout_report;
 
-/* g such that ceil(seqlen_k / (g * block_n)) <= 64 (ALGORITHMS A3). 1 for seqlen_k <= 64 * block_n. */
+/* g such that ceil(seqlen_k / (g * block_n)) <= 64 (ALGORITHMS A3). 1 for seqlen_k <= 64 * block_n. -1 where block_n is
+ * not allowed or seqlen_k is outside 0 .. 2^40. */
 TLAMP_API int32_t tlamp_auto_group(int64_t seqlen_k, int32_t block_n);
 
 /* Words needed by tlamp_layout_build for one routing map: rows * words_per_row. -1 where the geometry is invalid. */

@@ -1,0 +1,544 @@
+/* The largest error that a policy may make on each element of O and LSE (ALGORITHMS C1, C2), from the exact logits
+ * and weights of the reference and from a quantisation of its own, made as A2 defines it.
+ *
+ * The computation that is bounded, in f32 and in log2 units (DESIGN, core/tile_loop.inc.h):
+ *     x   = dot(q, k) in f32 in any order, or from INT8 codes         tl_epsilon_high, tl_epsilon_int8
+ *     t   = log2(e) * (cap * tanh(scale * x / cap) + bias - alibi)    logit_error: 4 u |t|; 8 u with bias
+ *     p   = exp2(t - m), then times exp2(m_old - m_new) whenever the reference m moves; it moves by at least 8
+ *     l   = sum p, O = sum p v, O / l                                 gamma_n of the terms
+ * Each line's roundings become an error of the logit (a factor 1 + x on a weight is an error of at most |x| (1 +
+ * |x|) of its logit) or of O. u = 2^-24. */
+#include "reference.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/bound.h"
+#include "core/routing.h"
+
+#define LN2 0.6931471805599453
+#define NAT_LIMIT 2.35e38 /* a larger logit saturates when it is turned to log2 units (core/online_softmax.h) */
+
+struct tl_ref_bound {
+    const tl_ref *ref;
+    bool promised;     /* the policy is one that is bounded here */
+    tl_token *query;   /* [num_heads_q][rows]; NULL where nothing is INT8 */
+    tl_token *key;     /* [num_heads_k][keys] */
+    double *mean_norm; /* [batch][num_heads_k] of K, 0 without smooth_k */
+};
+
+static double norm_of(const double *x, int32_t n)
+{
+    double sum = 0;
+    for (int32_t c = 0; c < n; c++)
+        sum += x[c] * x[c];
+    return sqrt(sum);
+}
+
+/* ------------------------------------------------------------------------------------------------ quantiser (A2) */
+
+/* One operand of one sequence and head. */
+typedef struct operand {
+    const tl_ref *ref;
+    const tl_ref_seq *seq;
+    void (*load)(const tl_ref *, const tl_ref_seq *, int32_t head, int64_t token, double *to);
+    double (*given)(const tl_ref *, const tl_ref_seq *, int32_t head, int64_t token); /* scale; NULL: to be made */
+    int32_t head;
+    int64_t count, block;     /* tokens, tokens per scale */
+    const bool *seen;         /* [count] */
+    const double *mean;       /* [d] taken off every token; NULL: none */
+    const double *mean_error; /* [d] how far the mean that the kernel takes off may be from it */
+    double *x;                /* [d] room for one token */
+} operand;
+
+/* Token t less the mean in o->x. false: it is not quantised, because nothing sees it or it holds a NaN or Inf. */
+static bool load_token(const operand *o, int64_t t)
+{
+    if (!o->seen[t]) return false;
+    o->load(o->ref, o->seq, o->head, t, o->x);
+    for (int32_t c = 0; c < o->ref->problem.head_dim_qk; c++) {
+        if (!isfinite(o->x[c])) return false;
+        if (o->mean) o->x[c] -= o->mean[c];
+    }
+    return true;
+}
+
+static double block_amax(const operand *o, int64_t first, int64_t end)
+{
+    double amax = 0;
+    for (int64_t t = first; t < end; t++) {
+        if (!load_token(o, t)) continue;
+        for (int32_t c = 0; c < o->ref->problem.head_dim_qk; c++)
+            amax = fmax(amax, fabs(o->x[c]) + (o->mean ? o->mean_error[c] : 0));
+    }
+    return amax;
+}
+
+/* delta; 0 for a zero block. f16 scales are rounded up and used as rounded. */
+static float scale_of(double amax, tlamp_scales scales)
+{
+    if (amax < 127 * 0x1p-126) return 0;
+    const float delta = (float)amax / 127.f;
+    if (scales != TLAMP_SCALES_BLOCK_F16 || delta > 65504.f) return delta;
+    uint16_t half = tl_to_f16(delta);
+    while (tl_from_f16(half) < delta)
+        half++;
+    return tl_from_f16(half);
+}
+
+/* The token in o->x with scale delta; amax is its block's. */
+static tl_token measure(const operand *o, float delta, double amax)
+{
+    const int32_t d = o->ref->problem.head_dim_qk;
+    double l1 = 0, codes = 0, errors = 0;
+    for (int32_t c = 0; c < d && delta > 0; c++) {
+        const double units = o->x[c] / (double)delta, code = fmin(127, fmax(-127, nearbyint(units)));
+        l1 += fabs(code);
+        codes += code * code;
+        errors += (units - code) * (units - code);
+    }
+    const double norm = norm_of(o->x, d);
+    if (!(delta > 0)) return (tl_token){2 * (float)amax, 0, (float)norm, 0, (float)norm};
+    return (tl_token){delta, (float)l1, (float)norm, delta * (float)sqrt(codes), delta * (float)sqrt(errors)};
+}
+
+/* The same where the mean is known only up to mean_error: codes may differ from the kernel's, so that |e_i| <=
+ * delta / 2 is all that is sure (delta allows for the error already), and B1 is not. */
+static tl_token measure_smoothed(const operand *o, float delta, double amax)
+{
+    const int32_t d = o->ref->problem.head_dim_qk;
+    const double half = delta > 0 ? (double)delta / 2 : amax, residual = sqrt((double)d) * half;
+    const double norm = norm_of(o->x, d) + norm_of(o->mean_error, d);
+    return (tl_token){2 * (float)half, TL_INF, (float)norm, (float)(norm + residual), (float)residual};
+}
+
+static void quantise(const operand *o, tlamp_scales scales, tl_token *tokens)
+{
+    for (int64_t first = 0; first < o->count; first += o->block) {
+        const int64_t end = tl_min64(first + o->block, o->count);
+        const double amax = block_amax(o, first, end);
+        const float made = scale_of(amax, scales);
+        for (int64_t t = first; t < end; t++) {
+            const float delta = o->given ? (float)fabs(o->given(o->ref, o->seq, o->head, t)) : made;
+            if (!load_token(o, t))
+                tokens[t] = (tl_token){.delta = -1}; /* see is_quantised */
+            else
+                tokens[t] = o->mean ? measure_smoothed(o, delta, amax) : measure(o, delta, amax);
+        }
+    }
+}
+
+static bool is_quantised(const tl_token *t) { return t->delta >= 0; }
+
+/* The mean of K's seen, finite tokens, and what f32 sums of any order may do to it: anything where they overflow. */
+static void mean_of(const operand *keys, double *mean, double *mean_error)
+{
+    const int32_t d = keys->ref->problem.head_dim_qk;
+    double n = 0;
+    memset(mean, 0, sizeof *mean * (size_t)d);
+    memset(mean_error, 0, sizeof *mean_error * (size_t)d);
+    for (int64_t t = 0; t < keys->count; t++) {
+        if (!load_token(keys, t)) continue;
+        n++;
+        for (int32_t c = 0; c < d; c++) {
+            mean[c] += keys->x[c];
+            mean_error[c] += fabs(keys->x[c]);
+        }
+    }
+    for (int32_t c = 0; c < d && n > 0; c++) {
+        mean[c] /= n;
+        mean_error[c] = mean_error[c] < (double)FLT_MAX / 2 ? mean_error[c] / n * (double)tl_gamma((float)n + 2)
+                                                            : HUGE_VAL;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------ all tokens */
+
+/* Room for one sequence and head at a time. */
+typedef struct token_room {
+    bool *row_seen, *key_seen;
+    double *x, *mean, *mean_error;
+} token_room;
+
+static bool row_sees_a_key(const tl_ref *ref, const tl_ref_seq *seq, int32_t head, int64_t i)
+{
+    for (int64_t j = 0; j < seq->lk; j++)
+        if (tl_ref_sees(ref, seq, head, i, j)) return true;
+    return false;
+}
+
+static bool key_is_seen(const tl_ref *ref, const tl_ref_seq *seq, int32_t first_head, int32_t heads, int64_t j)
+{
+    for (int32_t head = first_head; head < first_head + heads; head++)
+        for (int64_t i = seq->lq - 1; i >= 0; i--)
+            if (tl_ref_sees(ref, seq, head, i, j)) return true;
+    return false;
+}
+
+/* Q and K of one KV head of one sequence. */
+static void quantise_head(tl_ref_bound *bound, const tl_ref_seq *seq, int32_t head_k, const token_room *room)
+{
+    const tl_ref *ref = bound->ref;
+    const tlamp_policy *policy = &ref->policy;
+    const bool per_token = policy->scales == TLAMP_SCALES_TOKEN;
+    const int32_t group = ref->problem.num_heads_q / ref->problem.num_heads_k;
+
+    for (int64_t j = 0; j < seq->lk; j++)
+        room->key_seen[j] = key_is_seen(ref, seq, head_k * group, group, j);
+    operand keys = {.ref = ref,
+                    .seq = seq,
+                    .load = tl_ref_key,
+                    .given = ref->problem.k_dtype == TLAMP_INT8 ? tl_ref_key_scale : NULL,
+                    .head = head_k,
+                    .count = seq->lk,
+                    .block = per_token ? 1 : policy->quant_block_k,
+                    .seen = room->key_seen,
+                    .x = room->x};
+    if (policy->smooth_k) {
+        mean_of(&keys, room->mean, room->mean_error);
+        bound->mean_norm[seq->b * ref->problem.num_heads_k + head_k] = norm_of(room->mean, ref->problem.head_dim_qk);
+        keys.mean = room->mean;
+        keys.mean_error = room->mean_error;
+    }
+    quantise(&keys, policy->scales, bound->key + head_k * ref->keys + seq->first_key);
+
+    for (int32_t head = head_k * group; head < (head_k + 1) * group; head++) {
+        for (int64_t i = 0; i < seq->lq; i++)
+            room->row_seen[i] = row_sees_a_key(ref, seq, head, i);
+        const operand queries = {.ref = ref,
+                                 .seq = seq,
+                                 .load = tl_ref_query,
+                                 .given = ref->problem.q_dtype == TLAMP_INT8 ? tl_ref_query_scale : NULL,
+                                 .head = head,
+                                 .count = seq->lq,
+                                 .block = per_token ? 1 : policy->quant_block_q,
+                                 .seen = room->row_seen,
+                                 .x = room->x};
+        quantise(&queries, policy->scales, bound->query + head * ref->rows + seq->first_row);
+    }
+}
+
+static bool quantise_all(tl_ref_bound *bound)
+{
+    const tlamp_problem *p = &bound->ref->problem;
+    const size_t lq = (size_t)p->max_seqlen_q, lk = (size_t)p->max_seqlen_k, d = (size_t)p->head_dim_qk;
+    double *memory = malloc(3 * d * sizeof *memory + lq + lk);
+    if (!memory) return false;
+    bool *seen = (bool *)(memory + 3 * d);
+    const token_room room = {seen, seen + lq, memory, memory + d, memory + 2 * d};
+    for (int64_t b = 0; b < p->batch; b++) {
+        const tl_ref_seq seq = tl_ref_sequence(bound->ref, b);
+        for (int32_t head_k = 0; head_k < p->num_heads_k; head_k++)
+            quantise_head(bound, &seq, head_k, &room);
+    }
+    free(memory);
+    return true;
+}
+
+/* n zeroed elements, at least one, so that NULL means only that there is no memory. */
+static void *zeroed(int64_t n, int64_t m, size_t size)
+{
+    const uint64_t all = n > 0 && m > 0 ? (uint64_t)n * (uint64_t)m : 1;
+    return calloc((size_t)all, size);
+}
+
+tl_ref_bound *tl_ref_bound_create(const tl_ref *ref)
+{
+    const tlamp_policy *policy = &ref->policy;
+    tl_ref_bound *bound = calloc(1, sizeof *bound);
+    if (!bound) return NULL;
+    const bool high = policy->kind == TLAMP_POLICY_HIGH;
+    const bool int8 = policy->kind == TLAMP_POLICY_INT8 || policy->kind == TLAMP_POLICY_ROUTED;
+    const bool odd = policy->hadamard || (policy->smooth_k && ref->problem.k_dtype == TLAMP_INT8);
+    const bool f32 = policy->state == TLAMP_STATE_F32 && (policy->pv == TLAMP_PV_AUTO || policy->pv == TLAMP_PV_F32);
+    bound->ref = ref;
+    bound->promised = f32 && ref->problem.num_policies == 1 && (high || (int8 && !odd));
+    if (high || !bound->promised) return bound;
+
+    bound->query = zeroed(ref->problem.num_heads_q, ref->rows, sizeof *bound->query);
+    bound->key = zeroed(ref->problem.num_heads_k, ref->keys, sizeof *bound->key);
+    bound->mean_norm = zeroed(ref->problem.num_heads_k, ref->problem.batch, sizeof *bound->mean_norm);
+    if (bound->query && bound->key && bound->mean_norm && quantise_all(bound)) return bound;
+    tl_ref_bound_destroy(bound);
+    return NULL;
+}
+
+void tl_ref_bound_destroy(tl_ref_bound *bound)
+{
+    if (!bound) return;
+    free(bound->query);
+    free(bound->key);
+    free(bound->mean_norm);
+    free(bound);
+}
+
+/* ------------------------------------------------------------------------------------------------ logits */
+
+/* The words of row i (A3, A6): packed sequences count their routing rows one after another. */
+static const uint64_t *routing_words(const tl_ref_row *row)
+{
+    const tlamp_tensors *t = &row->ref->tensors;
+    const int64_t block_m = row->ref->policy.block_m;
+    int64_t m = row->i / block_m;
+    if (!row->ref->problem.varlen)
+        return t->words + row->seq.b * t->words_stride_batch + row->head_k * t->words_stride_head +
+               m * t->words_stride_row;
+    for (int64_t b = 0; b < row->seq.b; b++)
+        m += tl_ceil_div(tl_ref_sequence(row->ref, b).lq, block_m);
+    return t->words + row->head_k * t->words_stride_head + m * t->words_stride_row;
+}
+
+/* Keys per routing group. */
+static int64_t group_keys(const tl_ref_row *row)
+{
+    const int32_t *groups = row->ref->tensors.groups, block_n = row->ref->policy.block_n;
+    return (int64_t)block_n * (groups ? groups[row->seq.b] : tl_auto_group(row->seq.length_k, block_n));
+}
+
+/* What the logits of a row share. */
+typedef struct row_route {
+    tlamp_policy_kind kind;
+    const uint64_t *words;
+    int64_t keys;
+} row_route;
+
+static row_route route_of(const tl_ref_row *row)
+{
+    const tlamp_policy_kind kind = row->ref->policy.kind;
+    if (kind != TLAMP_POLICY_ROUTED) return (row_route){kind, NULL, 1};
+    return (row_route){kind, routing_words(row), group_keys(row)};
+}
+
+static bool is_int8(const row_route *r, int64_t j)
+{
+    return r->kind == TLAMP_POLICY_INT8 || (r->kind == TLAMP_POLICY_ROUTED && tl_word_bit(r->words, j / r->keys));
+}
+
+/* A product q . k, exactly, and what its size can do to rounding. */
+typedef struct product {
+    double value, magnitudes; /* sum q k, sum |q k| */
+    double q_norm, k_norm;
+} product;
+
+static product multiply(const double *q, const double *k, int32_t d)
+{
+    product x = {0, 0, norm_of(q, d), norm_of(k, d)};
+    for (int32_t c = 0; c < d; c++) {
+        x.value += q[c] * k[c];
+        x.magnitudes += fabs(q[c] * k[c]);
+    }
+    return x;
+}
+
+/* Error of scale * dot(q, k) by the route of the pair. Flagged tokens are high (A2). Under smooth_k an INT8 logit
+ * has scale * q . mean added, an f32 dot product and a sum. */
+static double product_error(const tl_ref_bound *bound, const tl_ref_row *row, const row_route *route, int64_t j,
+                            const product *x)
+{
+    const tl_ref *ref = row->ref;
+    const int32_t d = ref->problem.head_dim_qk;
+    const float scale = (float)ref->scale, q_norm = (float)x->q_norm, k_norm = (float)x->k_norm;
+    const double underflow = (double)tl_epsilon_underflow(q_norm, k_norm, d, scale);
+    if (is_int8(route, j)) {
+        const tl_token *q = bound->query + row->head * ref->rows + row->seq.first_row + row->i;
+        const tl_token *k = bound->key + row->head_k * ref->keys + row->seq.first_key + j;
+        const double shift = x->q_norm * bound->mean_norm[row->seq.b * ref->problem.num_heads_k + row->head_k];
+        if (is_quantised(q) && is_quantised(k))
+            return (double)tl_epsilon_int8(q, k, d, scale) + underflow +
+                   (double)(tl_epsilon_high((float)shift, d, scale) +
+                            0x1p-22f * (float)(x->magnitudes + shift) * scale);
+    }
+    return (double)tl_epsilon_high((float)x->magnitudes, d, scale) + underflow;
+}
+
+/* Can any intermediate of the logit leave f32? Then nothing is promised. */
+static bool overflows(const tl_ref *ref, const product *x)
+{
+    const double largest = fmax(x->magnitudes, x->q_norm * x->k_norm) * fmax(1, ref->scale);
+    return !(largest < (double)FLT_MAX / 8);
+}
+
+/* cap tanh(y / cap) where y is off by e and rounded: tanh is monotone, so the ends decide. */
+static double softcap_error(double y, double e, double cap)
+{
+    const double wide = e + 0x1p-22 * fabs(y), at = cap * tanh(y / cap);
+    const double up = cap * tanh((y + wide) / cap) - at, down = at - cap * tanh((y - wide) / cap);
+    return fmax(up, down) * (1 + 0x1p-20) + 0x1p-21 * fabs(at);
+}
+
+/* What one logit may be off by, without the exponential's part; magnitude: sum of the sizes of its terms. */
+static double logit_error(const tl_ref_bound *bound, const tl_ref_row *row, const row_route *route, int64_t j,
+                          double *key, double *magnitude)
+{
+    const tl_ref *ref = row->ref;
+    const double cap = (double)ref->problem.softcap;
+    tl_ref_key(ref, &row->seq, row->head_k, j, key);
+    const product x = multiply(row->q, key, ref->problem.head_dim_qk);
+    if (overflows(ref, &x)) return HUGE_VAL;
+    double y = ref->scale * x.value, e = product_error(bound, row, route, j, &x);
+    if (cap > 0 && e < HUGE_VAL) {
+        e = softcap_error(y, e, cap);
+        y = cap * tanh(y / cap);
+    }
+    const double bias = fabs(tl_ref_bias(ref, &row->seq, row->head, row->i, j));
+    const double alibi = fabs(tl_ref_alibi(ref, &row->seq, row->head, row->i, j));
+    *magnitude = fabs(y) + bias + alibi;
+    if (*magnitude > (double)FLT_MAX) return HUGE_VAL;
+    /* Scale, log2(e) and the factors of ALiBi are at most 4 roundings of each term, two sums 2 more, log2 units
+     * again 1. */
+    const double roundings = bias > 0 || alibi > 0 ? 8 : 4;
+    return e + roundings * (double)TL_U * *magnitude + fmax(0, *magnitude - NAT_LIMIT);
+}
+
+/* ------------------------------------------------------------------------------------------------ weights (C2) */
+
+/* A row so far: n keys, a = sum p expm1(eps), the largest eps, the smallest logit. */
+typedef struct charges {
+    int64_t n;
+    double a, eps, low;
+} charges;
+
+/* The exponential's part of the error of logit s, in units of 2^-22 = u_exp = 4 u:
+ *   - t - m and then every m_old - m_new is rounded relative to the difference, u (m_final - s + 16 ln 2) in all, since
+ *     the lazy reference m stays within 8 ln 2 below the running maximum: 1/4 of (top - s) + 12;
+ *   - exp2 itself once, and once per move of m, at least 8 ln 2 apart: 2 + (top - s) / 5.5;
+ *   - m is rounded as a logit is, and does not cancel exactly where splits are merged: |top|;
+ *   - each further split is merged by exp(lse_a - lse), with both rounded. */
+static double exponential_error(const tl_ref_row *row, double s, double size)
+{
+    const double merges = (double)row->ref->problem.num_splits - 1;
+    const double once = fabs(row->top) + (row->top - s) + 9;
+    const double merge = fabs(row->top) + size + log((double)row->seq.lk + 1) + 4;
+    return (double)TL_U_EXP * (once + (merges > 0 ? merges : 0) * merge);
+}
+
+/* p expm1(eps). p is exp(s - lse), but may have underflowed where a huge eps could bring it back. */
+static void charge(charges *c, double p, double log_p, double eps)
+{
+    c->a += eps < 30 ? p * expm1(eps) : exp(fmin(log_p + eps, 800));
+    c->eps = fmax(c->eps, eps);
+}
+
+/* false: some intermediate of the row may overflow. */
+static bool charge_row(const tl_ref_bound *bound, const tl_ref_row *row, double *key, charges *c)
+{
+    const row_route route = route_of(row);
+    if (row->sink != -HUGE_VAL) { /* a key without a value whose logit is given */
+        if (fabs(row->sink) > NAT_LIMIT) return false;
+        const double eps = 4 * (double)TL_U * fabs(row->sink) + exponential_error(row, row->sink, fabs(row->sink));
+        charge(c, exp(row->sink - row->lse), row->sink - row->lse, eps);
+        c->low = row->sink;
+    }
+    for (int64_t j = 0; j < row->seq.lk; j++) {
+        if (!row->seen[j]) continue;
+        c->n++;
+        if (row->logit[j] == -HUGE_VAL) continue; /* weight 0 in any arithmetic */
+        double size = 0;
+        const double eps = logit_error(bound, row, &route, j, key, &size) + exponential_error(row, row->logit[j], size);
+        if (!(eps < HUGE_VAL)) return false;
+        charge(c, row->weight[j], row->logit[j] - row->lse, eps);
+        c->low = fmin(c->low, row->logit[j]);
+    }
+    return true;
+}
+
+/* Mass that f32 loses below 2^-126: at most 2^-126 of every weight, and once more where m moves, of weights up to
+ * 2^8, relative to a sum of at least 1. A weight that vanishes because its logit is off is charged already. */
+static double vanishing(const charges *c) { return (double)c->n * 0x1p-116; }
+
+/* Relative error of the sums l and O, each of n terms (a product and a sum), rescaled when m moves. */
+static double sum_error(const tl_ref_row *row, const charges *c)
+{
+    const double moves = fmin((double)c->n, 2 + (row->top - c->low) / (8 * LN2));
+    const double gamma = (double)tl_gamma((float)((double)c->n + moves + 8 + (double)row->ref->problem.num_splits));
+    return gamma < 0.5 ? gamma / (1 - gamma) : HUGE_VAL;
+}
+
+/* ------------------------------------------------------------------------------------------------ outputs */
+
+/* What storing a value of at most `size` in the output's type rounds away. */
+static double storage_error(tlamp_dtype dtype, double size)
+{
+    switch (dtype) {
+    case TLAMP_F16: return size < 65504 ? 0x1p-11 * size + 0x1p-25 : HUGE_VAL;
+    case TLAMP_BF16: return size < 0x1.fep127 ? 0x1p-8 * size : HUGE_VAL;
+    default: return size < (double)FLT_MAX ? 0x1p-24 * size : HUGE_VAL;
+    }
+}
+
+/* Lowest and highest value per column among the seen keys. A sink is a key whose value is 0. */
+static void value_range(const tl_ref_row *row, double *v, double *low, double *high)
+{
+    const int32_t n = row->ref->problem.head_dim_v;
+    const bool sink = row->sink != -HUGE_VAL;
+    for (int32_t c = 0; c < n; c++) {
+        low[c] = sink ? 0 : HUGE_VAL;
+        high[c] = sink ? 0 : -HUGE_VAL;
+    }
+    for (int64_t j = 0; j < row->seq.lk; j++) {
+        if (!row->seen[j]) continue;
+        tl_ref_value(row->ref, &row->seq, row->head_k, j, v);
+        for (int32_t c = 0; c < n; c++) {
+            low[c] = fmin(low[c], v[c]);
+            high[c] = fmax(high[c], v[c]);
+        }
+    }
+}
+
+/* C2: |O^ - O| <= ||p^ - p||_1 / 2 (max V - min V), then the sums, what vanishes, and storage. */
+static void output_bound(const tl_ref_row *row, const charges *c, double half_l1, const double *o, const double *abs_pv,
+                         double *work, double *bound)
+{
+    const tlamp_problem *p = &row->ref->problem;
+    const double sums = 2 * sum_error(row, c); /* of O and of l */
+    double *low = work, *high = work + p->head_dim_v;
+    value_range(row, work + 2 * p->head_dim_v, low, high);
+    for (int32_t i = 0; i < p->head_dim_v; i++) {
+        const double largest = fmax(fabs(low[i]), fabs(high[i]));
+        const double error = half_l1 * (high[i] - low[i]) + sums * (abs_pv[i] + half_l1 * largest) +
+                             vanishing(c) * (largest + 1);
+        const bool fits = 0x1p9 * (double)c->n * largest < (double)FLT_MAX; /* sum p v before the division by l */
+        bound[i] = !isfinite(o[i]) ? (double)NAN
+                   : fits          ? error + storage_error(p->o_dtype, fabs(o[i]) + error)
+                                   : HUGE_VAL;
+    }
+}
+
+/* |dLSE| <= log sum p e^eps = log1p(a), never more than the largest eps; downwards the same, since sum p e^-eps is
+ * at least 1 / sum p e^eps. Then l's sum, and m ln 2 + ln l in f32. */
+static double log_bound(const tl_ref_row *row, const charges *c)
+{
+    const double sizes = fabs(row->lse) + fabs(row->top) + 6 + log((double)c->n + 1);
+    return fmin(log1p(c->a), c->eps) + sum_error(row, c) + vanishing(c) +
+           2 * (double)TL_U_EXP * sizes * (double)row->ref->problem.num_splits;
+}
+
+static void fill(double *to, int32_t n, double value)
+{
+    for (int32_t c = 0; c < n; c++)
+        to[c] = value;
+}
+
+void tl_ref_bound_row(const tl_ref_bound *bound, const tl_ref_row *row, const double *o, const double *abs_pv,
+                      double *work, double *o_bound, double *lse_bound)
+{
+    const int32_t n = row->ref->problem.head_dim_v;
+    charges c = {0, 0, 0, row->top};
+    if (!isfinite(row->lse)) { /* NaN, or nothing seen: 0 and -Inf exactly */
+        *lse_bound = isnan(row->lse) ? (double)NAN : 0;
+        fill(o_bound, n, *lse_bound);
+    } else if (!bound->promised || !charge_row(bound, row, work, &c)) {
+        *lse_bound = HUGE_VAL;
+        for (int32_t i = 0; i < n; i++)
+            o_bound[i] = isfinite(o[i]) ? HUGE_VAL : (double)NAN;
+    } else {
+        const float w = tl_expm1_upper((float)(c.eps * (1 + 0x1p-22))), a = (float)(c.a * (1 + 0x1p-22));
+        *lse_bound = log_bound(row, &c);
+        if (c.n == 0)
+            fill(o_bound, n, 0); /* a sink alone */
+        else
+            output_bound(row, &c, fmin(1, (double)tl_half_l1(a, w) + vanishing(&c)), o, abs_pv, work, o_bound);
+    }
+}
