@@ -12,12 +12,14 @@
 typedef struct {
     int32_t head_dim_qk, head_dim_v;
     int32_t heads_q, heads_k, group_heads; /* group_heads = heads_q / heads_k */
-    int32_t tile_keys;                     /* execution key tile: block_n, at most 64 */
+    int32_t tile_keys;                     /* execution key tile: block_n, at most 64 (LAMP: block_n) */
+    int32_t high;                          /* some tile may be high */
     int32_t int8;                          /* some tile may be INT8 */
     int32_t int8_values;                   /* P V in INT8 */
     int32_t fly;                           /* INT8 keys and values are made by each task, not once per call */
     int32_t task_tokens, task_heads;       /* most query tokens, and query heads of one KV head, of one task */
     int64_t unit_keys;                     /* keys packed at once: an INT8 scale covers no more */
+    const tlamp_policy *policy;
 } tl_shape;
 
 /* One sequence of an execution. */
@@ -59,12 +61,15 @@ typedef struct {
 
 typedef struct {
     int64_t nonfinite_tokens;
+    int64_t lamp[TL_COUNTS];
+    float largest_logit;
 } tl_worker_counters;
 
 typedef struct {
     const char *name, *isa;
     /* Does it run this checked problem? Whatever it does not look at, every kernel does. */
     int (*supports)(const tlamp_problem *);
+    int32_t lamp;     /* 1: runs LAMP policies; 0: runs the others */
     int32_t max_rows; /* of a task: task_tokens * task_heads is at most this */
     /* Memory: of one worker; and of what pack makes for the lk keys of one KV head (0: there is nothing to pack).
      * Multiples of 64. */

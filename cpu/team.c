@@ -9,8 +9,6 @@ int32_t tl_team_workers(const tlamp_exec *exec)
     int32_t n = exec->num_threads;
 #ifdef _OPENMP
     if (n == 0) n = omp_in_parallel() ? 1 : omp_get_max_threads();
-#else
-    if (!exec->parallel_for) n = 1;
 #endif
     return n < 1 ? 1 : n > TL_MAX_WORKERS ? TL_MAX_WORKERS : n;
 }

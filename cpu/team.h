@@ -5,7 +5,7 @@
 #include "tilelamp/tilelamp.h"
 
 /* Workers of a call: exec->num_threads, or OpenMP's default (1 inside a parallel region, and without OpenMP). At most
- * TL_MAX_WORKERS. */
+ * TL_MAX_WORKERS. Without OpenMP too a call may have many: tlamp_plan_workspace_size cannot know of a parallel_for. */
 enum { TL_MAX_WORKERS = 1024 };
 int32_t tl_team_workers(const tlamp_exec *exec);
 

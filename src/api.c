@@ -83,6 +83,12 @@ static int64_t head_parts(const execution *e)
     return tl_ceil_div(e->call.shape.group_heads, tl_max64(e->call.shape.task_heads, 1));
 }
 
+/* ROUTED needs words; for LAMP they are permissions to be low (ALGORITHMS C0), and none permits all. */
+static int takes_words(const tlamp_policy *policy, const tlamp_tensors *t)
+{
+    return policy->kind == TLAMP_POLICY_ROUTED || (policy->kind == TLAMP_POLICY_LAMP && t->words);
+}
+
 /* Fills memory.sequences; the prepared areas and the counts of work come with the waves. */
 static void make_sequences(execution *e, const tlamp_tensors *t)
 {
@@ -95,9 +101,9 @@ static void make_sequences(execution *e, const tlamp_tensors *t)
         *s = (tl_sequence){.batch = b, .q_start = n.q_start, .k_start = n.k_start, .lq = n.seqlen_q, .lk = n.seqlen_k};
         s->mask = tl_mask_make(s->lq, s->lk, p->mask != TLAMP_MASK_NONE, p->mask == TLAMP_MASK_CAUSAL_TOP_LEFT,
                                p->window_left, p->window_right);
-        s->group = t->groups && p->policy->kind == TLAMP_POLICY_ROUTED ? t->groups[b]
-                                                                       : tl_auto_group(n.layout_k, p->policy->block_n);
-        if (p->policy->kind == TLAMP_POLICY_ROUTED && t->words)
+        s->group = t->groups && takes_words(p->policy, t) ? t->groups[b]
+                                                          : tl_auto_group(n.layout_k, p->policy->block_n);
+        if (takes_words(p->policy, t))
             s->words = t->words + (p->varlen ? routing_rows * t->words_stride_row : b * t->words_stride_batch);
         s->q_blocks = q_blocks;
         s->k_blocks = k_blocks;
@@ -232,7 +238,7 @@ static void attend_task(void *context, int64_t index, int32_t worker)
     tl_task task = {.mask = s->mask, .token0 = token0, .tile_keys = shape->tile_keys};
     task.tokens = (int32_t)tl_min64(shape->task_tokens, s->lq - token0);
     task.heads = (int32_t)tl_min64(shape->task_heads, shape->group_heads - first);
-    task.route_all = e->call.policy->kind == TLAMP_POLICY_INT8 ? TL_INT8 : TL_HIGH;
+    task.route_all = e->call.policy->kind == TLAMP_POLICY_HIGH ? TL_HIGH : TL_INT8; /* LAMP: permitted */
     task.group_keys = (int64_t)s->group * e->call.policy->block_n;
     if (s->words)
         task.words = s->words + kv_head * e->call.words_head + token0 / e->call.policy->block_m * e->call.words_row;
@@ -262,17 +268,36 @@ static void run(execution *e)
     }
 }
 
+static void add_worker(tlamp_counters *n, const tl_worker_counters *w)
+{
+    n->nonfinite_tokens += w->nonfinite_tokens;
+    n->sub_blocks += w->lamp[TL_COUNT_SUB_BLOCKS];
+    n->sub_blocks_recomputed += w->lamp[TL_COUNT_RECOMPUTED];
+    n->sub_blocks_executed += w->lamp[TL_COUNT_EXECUTED];
+    n->forced += w->lamp[TL_COUNT_FORCED];
+    n->stage_one += w->lamp[TL_COUNT_STAGE_ONE];
+    n->stage_two += w->lamp[TL_COUNT_STAGE_TWO];
+    n->saturated_logits += w->lamp[TL_COUNT_SATURATED];
+    for (int i = 0; i < 33; i++) {
+        n->histogram[i] += w->lamp[TL_COUNT_HISTOGRAM + i];
+        n->tiles_recomputed[i < 2 ? i : 2] += w->lamp[TL_COUNT_HISTOGRAM + i];
+    }
+    n->largest_logit = tl_max(w->largest_logit, n->largest_logit);
+}
+
 static void fill_counters(execution *e, tlamp_counters *out)
 {
     const size_t given = out->struct_size;
     tlamp_counters n = {.struct_size = given};
     for (int64_t b = 0; b < e->plan->problem.batch; b++) tl_count_sequence(&e->call, &e->memory.sequences[b], &n);
-    for (int32_t w = 0; w < e->workers; w++) n.nonfinite_tokens += counters_of(e, w)->nonfinite_tokens;
+    for (int32_t w = 0; w < e->workers; w++) add_worker(&n, counters_of(e, w));
     memcpy(out, &n, given < sizeof n ? given : sizeof n);
 }
 
-static tlamp_status check_outputs(const tlamp_tensors *t, tlamp_error *err)
+static tlamp_status check_outputs(const tlamp_problem *p, const tlamp_tensors *t, tlamp_error *err)
 {
+    if (!t->o && p->batch > 0 && p->num_heads_q > 0 && (p->varlen ? p->total_q : p->max_seqlen_q) > 0)
+        return tl_fail(err, TLAMP_INVALID_ARGUMENT, "o", "is NULL");
     if (t->certificate) return tl_fail(err, TLAMP_UNSUPPORTED, "certificate", "certificates are not built yet");
     if (t->group_statistics)
         return tl_fail(err, TLAMP_UNSUPPORTED, "group_statistics", "group statistics are not built yet");
@@ -290,7 +315,7 @@ tlamp_status tlamp_execute(const tlamp_plan *plan, const tlamp_tensors *tensors,
     execution e = {.plan = plan};
     tlamp_status s = tl_validate_exec(&e.exec, exec, err);
     if (!s) s = tl_validate_tensors(&t, &plan->problem, tensors, err);
-    if (!s) s = check_outputs(&t, err);
+    if (!s) s = check_outputs(&plan->problem, &t, err);
     if (s) return s;
     if (e.exec.memory != TLAMP_MEMORY_HOST || e.exec.device >= 0)
         return tl_fail(err, TLAMP_UNSUPPORTED_HARDWARE, "device",

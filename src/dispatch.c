@@ -101,7 +101,6 @@ static tlamp_status check_features(const tlamp_problem *p, tlamp_error *err)
 {
     const tlamp_policy *policy = p->policy;
     UNSUPPORTED_IF(policy->kind == TLAMP_POLICY_X3, "policy.kind", "X3 (three INT8 products) is not built yet");
-    UNSUPPORTED_IF(policy->kind == TLAMP_POLICY_LAMP, "policy.kind", "LAMP is not built yet");
     UNSUPPORTED_IF(policy->kind == TLAMP_POLICY_TOLERANCE, "policy.kind", "TOLERANCE is not built yet");
     UNSUPPORTED_IF(policy->hadamard, "policy.hadamard", "the Hadamard rotation is not built yet");
     UNSUPPORTED_IF(policy->pv == TLAMP_PV_BF16, "policy.pv", "P V in bf16 is not built yet: use f32 or int8");
@@ -115,12 +114,27 @@ static tlamp_status check_features(const tlamp_problem *p, tlamp_error *err)
     return TLAMP_OK;
 }
 
+static tlamp_status check_lamp(const tlamp_policy *policy, tlamp_error *err)
+{
+    UNSUPPORTED_IF(policy->lamp_format == TLAMP_LAMP_INT8, "policy.lamp_format",
+                   "LAMP with INT8 first is not built yet: use E4M3 (simulated)");
+    UNSUPPORTED_IF(policy->lamp_n_k > 32, "policy.lamp_n_k", "more than 32 sub-blocks per tile are not built");
+    UNSUPPORTED_IF(policy->lamp_b_q > 128 || (policy->block_m > 128 && 128 % policy->lamp_b_q), "policy.lamp_b_q",
+                   "must be at most 128, and divide 128 where block_m is larger");
+    UNSUPPORTED_IF(policy->smooth_k || policy->pv == TLAMP_PV_INT8 || policy->state == TLAMP_STATE_F16, "policy",
+                   "LAMP's simulated formats go with P V and state in f32, without K smoothing");
+    return TLAMP_OK;
+}
+
 tlamp_status tl_choose_kernel(const tl_kernel **kernel, const tlamp_problem *problem, tlamp_error *err)
 {
-    const tlamp_status s = check_features(problem, err);
+    const int lamp = problem->policy->kind == TLAMP_POLICY_LAMP;
+    tlamp_status s = check_features(problem, err);
+    if (!s && lamp) s = check_lamp(problem->policy, err);
     if (s) return s;
     for (int i = 0; i < ENTRIES; i++) {
-        if (!is_available(&entries[i]) || !entries[i].kernel->supports(problem)) continue;
+        if (!is_available(&entries[i]) || entries[i].kernel->lamp != lamp || !entries[i].kernel->supports(problem))
+            continue;
         *kernel = entries[i].kernel;
         atomic_store(&planned, 1);
         return TLAMP_OK;

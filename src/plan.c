@@ -18,15 +18,18 @@ static tl_shape make_shape(const tlamp_problem *p, const tl_kernel *kernel)
     s.heads_q = p->num_heads_q;
     s.heads_k = p->num_heads_k;
     s.group_heads = p->num_heads_k ? p->num_heads_q / p->num_heads_k : 0;
-    s.tile_keys = policy->block_n < 64 ? policy->block_n : 64;
-    s.int8 = policy->kind != TLAMP_POLICY_HIGH;
+    const int lamp = policy->kind == TLAMP_POLICY_LAMP; /* decides by tiles of block_n keys, and per query head */
+    s.tile_keys = policy->block_n < 64 || lamp ? policy->block_n : 64;
+    s.high = policy->kind != TLAMP_POLICY_INT8;
+    s.int8 = policy->kind == TLAMP_POLICY_INT8 || policy->kind == TLAMP_POLICY_ROUTED;
     s.int8_values = policy->pv == TLAMP_PV_INT8;
     s.fly = policy->quantise == TLAMP_QUANTISE_FLY;
     /* Tokens: a part of one routing row. block_m divides 128 or is a multiple of it, so no task crosses a row's end. */
     s.task_tokens = policy->block_m < MOST_TASK_TOKENS ? policy->block_m : MOST_TASK_TOKENS;
     const int64_t tokens = tl_clamp64(p->max_seqlen_q, 1, s.task_tokens);
     s.task_tokens = (int32_t)tokens;
-    s.task_heads = (int32_t)tl_clamp64(kernel->max_rows / tokens, 1, tl_max64(s.group_heads, 1));
+    s.task_heads = lamp ? 1 : (int32_t)tl_clamp64(kernel->max_rows / tokens, 1, tl_max64(s.group_heads, 1));
+    s.policy = policy;
     const int64_t keys = tl_round_up(tl_max64(p->max_seqlen_k, 1), 64);
     s.unit_keys = s.int8 || s.int8_values ? tl_min64(policy->quant_block_k, keys) : 64;
     return s;

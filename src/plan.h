@@ -37,6 +37,6 @@ typedef struct {
     unsigned char *scratch; /* [workers] */
 } tl_workspace;
 tl_workspace tl_lay_out_workspace(const tlamp_plan *plan, int32_t workers, tl_arena *arena);
-#define TL_COUNTERS_STRIDE 64
+#define TL_COUNTERS_STRIDE ((sizeof(tl_worker_counters) + 63) / 64 * 64)
 
 #endif

@@ -20,6 +20,7 @@ static tlamp_policy default_policy(void)
     p.lamp_b_q = 32;
     p.lamp_b_k = 16;
     p.lamp_n_k = 4;
+    p.lamp_seed = 42;
     return p;
 }
 
@@ -377,7 +378,6 @@ tlamp_status tl_validate_tensors(tlamp_tensors *full, const tlamp_problem *p, co
     const int queries = sequences > 0 && (p->varlen ? p->total_q : p->max_seqlen_q) > 0 && p->num_heads_q > 0;
     const int keys = sequences > 0 && (p->varlen ? p->total_k : p->max_seqlen_k) > 0 && p->num_heads_k > 0;
     REQUIRE(!queries || full->q, "q", "is NULL");
-    REQUIRE(!queries || full->o, "o", "is NULL");
     REQUIRE(!keys || !queries || full->k, "k", "is NULL");
     REQUIRE(!keys || !queries || full->v, "v", "is NULL");
     REQUIRE(p->q_dtype != TLAMP_INT8 || !queries || full->q_scale, "q_scale", "is NULL, and q holds INT8 codes");
@@ -401,7 +401,8 @@ tlamp_status tl_validate_tensors(tlamp_tensors *full, const tlamp_problem *p, co
                 "lse_stride",
                 "an output cannot be broadcast: a stride is 0. Call tlamp_set_strides or fill the strides");
     }
-    if (p->policy->kind == TLAMP_POLICY_ROUTED && queries && keys) return check_words(p, full, err);
+    const int words = p->policy->kind == TLAMP_POLICY_ROUTED || (p->policy->kind == TLAMP_POLICY_LAMP && full->words);
+    if (words && queries && keys) return check_words(p, full, err);
     return TLAMP_OK;
 }
 

@@ -9,7 +9,8 @@
 tlamp_status tl_validate_problem(tlamp_problem *full, tlamp_policy *policy, const tlamp_problem *problem,
                                  tlamp_error *err);
 
-/* Takes the caller's tensors for a checked problem. Everything O(batch) about lengths, and the pointers' presence. */
+/* Takes the caller's tensors for a checked problem. Everything O(batch) about lengths, and the presence of
+ * what is read. */
 tlamp_status tl_validate_tensors(tlamp_tensors *full, const tlamp_problem *problem, const tlamp_tensors *tensors,
                                  tlamp_error *err);
 

@@ -76,7 +76,7 @@ TL_INLINE void tl_load_centred_key(float *to, const tl_call *call, const tl_sequ
 }
 
 /* q . k in f32 straight from the tensors: for pairs whose query or key was left out of INT8. */
-static float tl_dot_flagged(const tl_cpu *c, const float *q, int64_t key)
+TL_SHARED float tl_dot_flagged(const tl_cpu *c, const float *q, int64_t key)
 {
     const tl_call *call = c->call;
     const unsigned char *k = tl_row(&call->k, c->seq->batch, c->seq->k_start, key, c->kv_head);
@@ -104,7 +104,7 @@ TL_INLINE tl_quant tl_given_quant(float scale)
 
 /* Quantiser of every key of one unit, keys [begin, end) of which may lie beyond lk: z[key - begin], and flagged[key - begin]
  * for keys that hold a NaN or Inf. Keys that no row sees leave no trace. row: scratch of head_dim_qk floats. */
-static void tl_unit_quants(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared, int32_t kv_head,
+TL_SHARED void tl_unit_quants(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared, int32_t kv_head,
                            int64_t begin, int64_t end, tl_quant *z, unsigned char *flagged, float *row,
                            tl_worker_counters *counters)
 {
@@ -129,7 +129,7 @@ static void tl_unit_quants(const tl_call *call, const tl_sequence *seq, const tl
 }
 
 /* The largest magnitude of query tokens [first, last], over rows that see a key and hold no NaN or Inf. */
-static float tl_query_amax(const tl_cpu *c, int32_t head, int64_t first, int64_t last, float *row)
+TL_SHARED float tl_query_amax(const tl_cpu *c, int32_t head, int64_t first, int64_t last, float *row)
 {
     float top = 0.f;
     for (int64_t token = first; token <= last; token++) {
@@ -143,7 +143,7 @@ static float tl_query_amax(const tl_cpu *c, int32_t head, int64_t first, int64_t
 
 /* Quantiser of every row of the task. One scale per quant_block_q tokens of a head, counted in the sequence: a block may
  * begin before the task and end after it. row: scratch of head_dim_qk floats. */
-static void tl_query_quants(const tl_cpu *c, tl_quant *z, float *row)
+TL_SHARED void tl_query_quants(const tl_cpu *c, tl_quant *z, float *row)
 {
     const tl_task *t = &c->task;
     const int given = c->call->q.scale != NULL;
@@ -161,7 +161,7 @@ static void tl_query_quants(const tl_cpu *c, tl_quant *z, float *row)
 
 /* Quantiser of each channel of keys [begin, end) of V (ALGORITHMS C2's u8 P pairs with it): over the keys that some row sees.
  * Returns 1 if such a key holds a NaN or Inf: then P V of the tile is computed in f32. row: scratch of head_dim_v floats. */
-static int tl_value_quants(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared, int32_t kv_head,
+TL_SHARED int tl_value_quants(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared, int32_t kv_head,
                            int64_t begin, int64_t end, tl_quant *z, float *row)
 {
     const int32_t dv = call->shape.head_dim_v;
@@ -197,7 +197,7 @@ TL_INLINE int tl_logits_are_plain(const tl_call *call)
 
 /* Scores q . k of keys [key, key + cols) become logits in log2 units. Order: scale, softcap, ALiBi, bias (STYLE section 5).
  * A bias of -Inf hides the key: tl_mask_row. */
-static void tl_logits_row(const tl_cpu *c, float *s, int32_t row, int64_t key, int64_t cols)
+TL_SHARED void tl_logits_row(const tl_cpu *c, float *s, int32_t row, int64_t key, int64_t cols)
 {
     const tl_call *call = c->call;
     const tl_sequence *seq = c->seq;
@@ -219,7 +219,7 @@ static void tl_logits_row(const tl_cpu *c, float *s, int32_t row, int64_t key, i
 }
 
 /* -Inf where the row does not see the key. */
-static void tl_mask_row(const tl_cpu *c, float *s, int32_t row, int64_t key, int64_t cols)
+TL_SHARED void tl_mask_row(const tl_cpu *c, float *s, int32_t row, int64_t key, int64_t cols)
 {
     const int64_t token = tl_token_of(c, row);
     const int64_t begin = tl_clamp64(tl_key_begin(&c->task.mask, token) - key, 0, cols);
@@ -246,7 +246,8 @@ TL_INLINE float tl_sink_of(const tl_cpu *c, int32_t row)
 
 /* ---- end, one row */
 
-static void tl_store_row(const tl_cpu *c, int32_t row, const float *o, float m, float l)
+/* O = o / l, and the row's LSE. */
+TL_SHARED void tl_store_output(const tl_cpu *c, int32_t row, const float *o, float l, float lse)
 {
     const tl_call *call = c->call;
     const int32_t head = tl_head_of(c, row);
@@ -256,8 +257,14 @@ static void tl_store_row(const tl_cpu *c, int32_t row, const float *o, float m, 
         tl_store_element(to, i, call->o.dtype, l == 0.f ? 0.f : o[i] / l);
     if (!call->lse) return;
     const tlamp_lse_strides *s = &call->lse_stride;
-    call->lse[c->seq->batch * s->batch + head * s->head + (c->seq->q_start + token) * s->seq] =
-        l == 0.f ? -TL_INF : (m + log2f(l)) * TL_LN2;
+    call->lse[c->seq->batch * s->batch + head * s->head + (c->seq->q_start + token) * s->seq] = l == 0.f ? -TL_INF
+                                                                                                         : lse;
+}
+
+/* m: the reference in log2 units. */
+TL_INLINE void tl_store_row(const tl_cpu *c, int32_t row, const float *o, float m, float l)
+{
+    tl_store_output(c, row, o, l, (m + log2f(l)) * TL_LN2);
 }
 
 #endif

@@ -15,6 +15,7 @@ enum { LANES = 16 };
 #define TL_ROW_BLOCKS 64
 #define TL_SPAN_MAX (TL_STATE_F16 ? 1 : 4)
 #define TL_SPAN_MIXED 1
+#define TL_LAMP 0
 #define TL_LAZY (TL_STATE_F16 || TL_PV_INT8 ? 0.f : 8.f) /* u8 P must not exceed 1 */
 
 enum {
@@ -67,6 +68,12 @@ typedef struct {
 } tl_acc;
 
 TL_INLINE const tl_task *tl_task_of(const tl_ctx *x) { return &x->cpu.task; }
+
+TL_INLINE int32_t tl_block_size(const tl_ctx *x)
+{
+    (void)x;
+    return TL_ROWS;
+}
 
 TL_INLINE int32_t tl_rows_here(const tl_ctx *x, int32_t rb)
 {
@@ -289,7 +296,7 @@ TL_INLINE void tl_scores_int8(const tl_ctx *x, int32_t row, int64_t key, float *
     const int64_t at = key - x->keys.first;
     int32_t product[LANES];
     tl_dot_int8(x->q_codes + (int64_t)row * x->d, x->keys.codes + at * x->d, x->d, product);
-    for (int l = 0; l < LANES; l++) s[l] = (float)product[l] * (scale * x->keys.scale[at + l]) + x->q_mean[row];
+    for (int l = 0; l < LANES; l++) s[l] = (float)product[l] * scale * x->keys.scale[at + l] + x->q_mean[row];
     for (int l = 0; l < LANES && key + l < x->cpu.seq->lk; l++)
         if (x->q_flagged[row] || x->keys.flagged[at + l])
             s[l] = tl_dot_flagged(&x->cpu, x->q + (int64_t)row * x->d, key + l);

@@ -182,6 +182,10 @@ typedef int32_t tlamp_lamp_format;
 enum { TLAMP_LAMP_INT8 = 0, TLAMP_LAMP_E4M3 = 1 };
 typedef int32_t tlamp_lamp_mode;
 enum { TLAMP_LAMP_SIM = 0, TLAMP_LAMP_HW = 1 };
+/* LAMP itself, or one of its baselines (ALGORITHMS B3): everything in the first format with the running maximum of its own
+ * logits (LOW), in the second (MID), in f32 (F32). */
+typedef int32_t tlamp_lamp_run;
+enum { TLAMP_LAMP_RUN_LAMP = 0, TLAMP_LAMP_RUN_LOW = 1, TLAMP_LAMP_RUN_MID = 2, TLAMP_LAMP_RUN_F32 = 3 };
 
 /* TOLERANCE: what is bounded, and by what (ALGORITHMS E). Only RIGOROUS is a guarantee. */
 typedef int32_t tlamp_tolerance_kind;
@@ -211,6 +215,11 @@ typedef struct tlamp_policy {
     tlamp_lamp_mode lamp_mode;            /* SIM */
     float delta, tau;                     /* 2^-8, 2^-1; delta < 0: stage one off */
     int32_t lamp_b_q, lamp_b_k, lamp_n_k; /* 32, 16, 4 */
+    tlamp_lamp_run lamp_run;              /* LAMP */
+    int32_t lamp_stochastic;              /* 0; 1: stochastic rounding, drawn from lamp_seed and the element's place */
+    uint32_t lamp_seed;                   /* 42 */
+    int32_t lamp_compact;                 /* 0; 1: a tile with two or more risky sub-blocks is computed high (B5) */
+    int32_t lamp_clamp;                   /* 0; 1: HW: shifts below 0 are 0 instead of raising the maximum (B3) */
 
     /* TOLERANCE: every row's ||p_used - p_exact||_1 <= tolerance (WEIGHTS_L1), or |o_used - o_exact| per element (OUTPUT) */
     float tolerance;                     /* 0 */
@@ -245,7 +254,7 @@ typedef struct tlamp_problem {
     tlamp_lse_strides lse_stride;
 
     /* Logits */
-    float softmax_scale;               /* 0: 1 / sqrt(head_dim_qk); otherwise positive and finite */
+    float softmax_scale;               /* 0: 1 / sqrt(head_dim_qk) in f32; otherwise positive and finite */
     float softcap;                     /* 0: off */
     tlamp_mask_kind mask;              /* NONE */
     int64_t window_left, window_right; /* -1, -1: unlimited; inclusive. W tokens in Hugging Face terms: left W-1 */
@@ -330,10 +339,16 @@ typedef struct tlamp_counters {
     int64_t groups, groups_int8;
     int64_t tiles, tiles_int8;
     int64_t cells, cells_int8;
-    int64_t sub_blocks, sub_blocks_recomputed; /* LAMP, TOLERANCE */
-    int64_t tiles_recomputed[3];               /* tiles with 0, 1, 2 or more recomputed sub-blocks */
-    int64_t stage_one, stage_two, forced;      /* sub-blocks recomputed by stage one, stage two, the routing word */
-    int64_t nonfinite_tokens;                  /* tokens of Q and K left out of INT8 because they hold NaN or Inf */
+    int64_t nonfinite_tokens; /* tokens left out of INT8 because they hold NaN or Inf; under
+                                                   * TLAMP_QUANTISE_FLY those of Q only */
+    /* LAMP. A tile is here lamp_b_q rows by block_n keys */
+    int64_t sub_blocks, sub_blocks_recomputed; /* legal ones; of them forced + stage_one + stage_two */
+    int64_t stage_one, stage_two, forced; /* recomputed by stage one, by stage two, because the routing word says so */
+    int64_t sub_blocks_executed;          /* computed high in the end: more under lamp_compact */
+    int64_t tiles_recomputed[3];          /* tiles with 0, 1, 2 or more recomputed sub-blocks */
+    int64_t histogram[33];                /* tiles with 0, 1, 2, ... 32 of them */
+    int64_t saturated_logits;             /* HW: final logits at +-448 or +-511.75 */
+    float largest_logit;                  /* largest magnitude of the finite final logits */
 } tlamp_counters;
 
 /* The data of one execution. Pointers that the problem does not ask for may be NULL and are ignored. */
@@ -499,7 +514,8 @@ TLAMP_API const char *tlamp_layout_name(tlamp_layout_kind kind);
  *   lse, lse_bound         [num_heads_q, R]
  *   weights                [num_heads_q, R, max_seqlen_k]   hidden keys: 0
  * o_bound and lse_bound: the largest error the problem's policy may make on that element (ALGORITHMS C1, C2), +Inf where
- * nothing is promised. Rows that no sequence owns are left untouched. */
+ * nothing is promised (f32 could overflow, say), NaN where the reference is NaN or infinite (there the pattern must agree),
+ * and 0 for an empty row. Rows that no sequence owns are left untouched. tensors.o is not needed. */
 typedef struct tlamp_reference_outputs {
     size_t struct_size;
     double *o, *lse, *weights, *abs_pv, *o_bound, *lse_bound;

@@ -74,8 +74,7 @@ TL_INLINE float tl_expm1_upper(float x)
     const float y = x * 0x1p-8f;
     if (!(y < 0.35f)) return x >= 0.f ? TL_INF : TL_NAN;
     float e = y / (1.f - 0.5f * y);
-    for (int i = 0; i < 8; i++)
-        e *= e + 2.f;
+    for (int i = 0; i < 8; i++) e *= e + 2.f;
     return e * (1.f + 0x1p-18f);
 }
 

@@ -15,11 +15,12 @@ TL_INLINE int tl_moves(float m, float top, float lazy) { return top > m + lazy; 
 
 /* Logits in log2 units would overflow where |s| is above FLT_MAX / log2(e): a finite score stays finite there (an additive
  * mask of -FLT_MAX is a number, CASES B07). Inf and NaN are kept. */
-TL_INLINE float tl_log2_logit(float s)
+TL_INLINE float tl_limit_logit(float s)
 {
-    const float limit = 2.35e38f;
-    if (tl_is_finite(s)) s = s > limit ? limit : s < -limit ? -limit : s;
-    return s * TL_LOG2E;
+    const float limit = 2.35e38f, limited = s > limit ? limit : s < -limit ? -limit : s;
+    return tl_is_finite(s) ? limited : s;
 }
+
+TL_INLINE float tl_log2_logit(float s) { return tl_limit_logit(s) * TL_LOG2E; }
 
 #endif

@@ -5,6 +5,19 @@
 #include "mask.h"
 #include "routing.h"
 
+/* What a kernel counts of LampAttention: sub-blocks, and tiles by how many of theirs were computed high. */
+enum {
+    TL_COUNT_SUB_BLOCKS,
+    TL_COUNT_RECOMPUTED,
+    TL_COUNT_EXECUTED,
+    TL_COUNT_FORCED,
+    TL_COUNT_STAGE_ONE,
+    TL_COUNT_STAGE_TWO,
+    TL_COUNT_SATURATED, /* logits at the end of their format */
+    TL_COUNT_HISTOGRAM, /* 0 .. 32 */
+    TL_COUNTS = TL_COUNT_HISTOGRAM + 33
+};
+
 /* Rows are stacked head by head: row r is query token token0 + r % tokens of head r / tokens. All of them share one KV
  * head, one routing row, and so one pass over K and V. */
 typedef struct {

@@ -2,13 +2,15 @@
  *
  * A vocabulary (cpu/simd/ISA.h) moves data and does arithmetic; everything that is decided is decided here. Before including
  * this file it defines
- *   TL_ROWS        rows of a row block
+ *   TL_ROWS        most rows of a row block
  *   TL_ROW_BLOCKS  most row blocks of a task (1: the row block index below is the constant 0)
  *   TL_SPAN_MAX    most neighbouring key tiles in one span; TL_SPAN_MIXED: a span may mix routes
  *   TL_LAZY        how far a row's maximum may outgrow its reference before O is rescaled, log2 units
  *   TL_STATE_F16   1: m, l and O are held in f16 between tiles (ALGORITHMS A8); then TL_SPAN_MAX is 1, TL_LAZY 0
+ *   TL_LAMP        1: LampAttention decides tile by tile (core/lamp_step.inc.h); then TL_SPAN_MAX is 1
  * the types tl_ctx, tl_scores, tl_acc, and the functions
  *   tl_task_of(x)                    the task (core/task.h)
+ *   tl_block_size(x)                 rows of a row block: TL_ROWS, or with LAMP the unit of its decisions, b_q
  *   tl_begin(x, acc)                 load Q in the forms the task's routes need; O = 0
  *   tl_sinks(x, rb, sink)            the logit of each row's sink in log2 units; -Inf: none
  *   tl_prefetch(x, span)             K and V of the span will be needed
@@ -33,8 +35,8 @@
 #include "online_softmax.h"
 #include "task.h"
 
-#if !defined TL_ROWS || !defined TL_ROW_BLOCKS || !defined TL_SPAN_MAX || !defined TL_SPAN_MIXED || !defined TL_LAZY || \
-    !defined TL_STATE_F16
+#if !defined TL_ROWS || !defined TL_ROW_BLOCKS || !defined TL_SPAN_MAX || !defined TL_SPAN_MIXED ||                    \
+    !defined TL_LAZY || !defined TL_STATE_F16 || !defined TL_LAMP
 #error "the vocabulary must define its constants before including the tile loop"
 #endif
 
@@ -58,12 +60,12 @@ typedef struct {
 
 #define TL_RB(item) (TL_ROW_BLOCKS == 1 ? 0 : (item).rb) /* registers cannot be indexed at run time */
 
-TL_INLINE int32_t tl_row_blocks(const tl_task *t) { return (tl_task_rows(t) + TL_ROWS - 1) / TL_ROWS; }
+TL_INLINE int32_t tl_row_blocks(const tl_task *t, int32_t size) { return (tl_task_rows(t) + size - 1) / size; }
 
-TL_INLINE int32_t tl_block_rows(const tl_task *t, int32_t rb)
+TL_INLINE int32_t tl_block_rows(const tl_task *t, int32_t rb, int32_t size)
 {
-    const int32_t left = tl_task_rows(t) - rb * TL_ROWS;
-    return left < TL_ROWS ? left : TL_ROWS;
+    const int32_t left = tl_task_rows(t) - rb * size;
+    return left < size ? left : size;
 }
 
 /* The span that ends just below key tile `end`; count 0: none left. */
@@ -81,22 +83,44 @@ TL_INLINE tl_span tl_span_below(const tl_task *t, int32_t end)
     return s;
 }
 
-/* The next item with anything to do; span.count 0: none left. */
-TL_INLINE tl_item tl_item_next(const tl_task *t, tl_item i)
+/* One tile. */
+TL_INLINE tl_span tl_span_at(const tl_task *t, int32_t tile)
+{
+    tl_span s = {tile, tile < tl_tile_end(t), 0, 0};
+    if (s.count) s.route = tl_route(t, tile);
+    return s;
+}
+
+/* The order of tiles. LAMP: rising, as Algorithm 1 says (ALGORITHMS B4). */
+TL_INLINE tl_span tl_span_first(const tl_task *t)
+{
+    return TL_LAMP ? tl_span_at(t, tl_tile_low(t)) : tl_span_below(t, tl_tile_end(t));
+}
+
+TL_INLINE tl_span tl_span_after(const tl_task *t, tl_span s)
+{
+    return TL_LAMP ? tl_span_at(t, s.first + 1) : tl_span_below(t, s.first);
+}
+
+/* The next item with anything to do; span.count 0: none left. size: rows of a row block. */
+TL_INLINE tl_item tl_item_next(const tl_task *t, int32_t size, tl_item i)
 {
     while (i.span.count) {
-        for (i.rb++; i.rb < tl_row_blocks(t); i.rb++) {
-            i.own = tl_clip(t, i.span, tl_row_tokens(t, i.rb * TL_ROWS, tl_block_rows(t, i.rb)));
+        for (i.rb++; i.rb < tl_row_blocks(t, size); i.rb++) {
+            i.own = tl_clip(t, i.span, tl_row_tokens(t, i.rb * size, tl_block_rows(t, i.rb, size)));
             if (i.own.count) return i;
         }
-        i.span = tl_span_below(t, i.span.first);
+        i.span = tl_span_after(t, i.span);
         i.rb = -1;
     }
     return i;
 }
 
+#if TL_LAMP
+#include "lamp_step.inc.h"
+#else
 /* One row block against one span (ALGORITHMS A1). */
-TL_INLINE void tl_tile_step(tl_ctx *x, tl_state *state, tl_scores *s, tl_span span, int32_t rb)
+TL_INLINE void tl_step(tl_ctx *x, tl_state *state, tl_scores *s, tl_span span, int32_t rb)
 {
     tl_rows *row = &state->rows[rb];
     float top[TL_ROWS], ref[TL_ROWS], sum[TL_ROWS];
@@ -107,7 +131,8 @@ TL_INLINE void tl_tile_step(tl_ctx *x, tl_state *state, tl_scores *s, tl_span sp
 
     int grow = 0;
     for (int r = 0; r < TL_ROWS; r++) grow |= tl_moves(row->m[r], top[r], TL_LAZY);
-    if (tl_any(x, grow)) { /* the vote only opens this block: each row moves by its own test, whatever its neighbours do */
+    if (tl_any(x,
+               grow)) { /* the vote only opens this block: each row moves by its own test, whatever its neighbours do */
         float lambda[TL_ROWS];
         tl_row_join_max(x, top);
         for (int r = 0; r < TL_ROWS; r++) {
@@ -126,44 +151,49 @@ TL_INLINE void tl_tile_step(tl_ctx *x, tl_state *state, tl_scores *s, tl_span sp
     tl_values_issue(x, &state->acc, s, span, rb);
     tl_values_wait(x, &state->acc);
 }
+#endif
 
 TL_INLINE void tl_tile_loop(tl_ctx *x)
 {
     const tl_task *t = tl_task_of(x);
+    const int32_t size = tl_block_size(x), blocks = tl_row_blocks(t, size);
     tl_state state;
     tl_scores s;
 
     tl_begin(x, &state.acc);
-    for (int32_t rb = 0; rb < tl_row_blocks(t); rb++) { /* a sink is a key without a value that was seen first */
+    for (int32_t rb = 0; rb < blocks; rb++) { /* a sink is a key without a value that was seen first */
         tl_rows *row = &state.rows[rb];
         tl_sinks(x, rb, row->m);
         for (int r = 0; r < TL_ROWS; r++) {
             row->m[r] = tl_hold(row->m[r]);
             row->l[r] = row->m[r] == TL_NEVER ? 0.f : 1.f;
         }
+#if TL_LAMP
+        tl_lamp_start(x, row);
+#endif
     }
-    tl_item item = {tl_span_below(t, tl_tile_end(t)), {0, 0, 0, 0}, -1};
+    tl_item item = {tl_span_first(t), {0, 0, 0, 0}, -1};
     if (item.span.count) tl_prefetch(x, item.span);
-    item = tl_item_next(t, item);
+    item = tl_item_next(t, size, item);
 
     int fresh = 1; /* the item's span has not arrived */
     while (item.span.count) {
-        const tl_item next = tl_item_next(t, item);
+        const tl_item next = tl_item_next(t, size, item);
         const int last = !next.span.count || next.span.first != item.span.first; /* of this span */
         if (fresh) {
             tl_arrive(x, item.span);
-            const tl_span below = tl_span_below(t, item.span.first);
-            if (below.count) tl_prefetch(x, below);
+            const tl_span then = tl_span_after(t, item.span);
+            if (then.count) tl_prefetch(x, then);
         }
         tl_scores_issue(x, &s, item.own, TL_RB(item));
         tl_scores_wait(x, &s, item.own, TL_RB(item));
-        tl_tile_step(x, &state, &s, item.own, TL_RB(item));
+        tl_step(x, &state, &s, item.own, TL_RB(item));
         if (last) tl_leave(x, item.span);
         fresh = last;
         item = next;
     }
 
-    for (int32_t rb = 0; rb < tl_row_blocks(t); rb++) {
+    for (int32_t rb = 0; rb < blocks; rb++) {
         tl_row_join_sum(x, state.rows[rb].l);
         tl_store(x, &state.acc, rb, state.rows[rb].m, state.rows[rb].l);
     }

@@ -19,6 +19,7 @@
 #include "core/routing.h"
 
 #define LN2 0.6931471805599453
+#define TL_U_F16 0x1p-11  /* unit roundoff of f16 */
 #define NAT_LIMIT 2.35e38 /* a larger logit saturates when it is turned to log2 units (core/online_softmax.h) */
 
 struct tl_ref_bound {
@@ -27,14 +28,30 @@ struct tl_ref_bound {
     tl_token *query;   /* [num_heads_q][rows]; NULL where nothing is INT8 */
     tl_token *key;     /* [num_heads_k][keys] */
     double *mean_norm; /* [batch][num_heads_k] of K, 0 without smooth_k */
+    double *v_step;    /* [num_heads_k][value_blocks][head_dim_v] INT8 P V: distance of V's codes; NULL otherwise */
 };
+
+enum { VALUE_KEYS = 64 }; /* INT8 P V: a scale of V covers so many keys of one channel */
+
+/* Blocks of VALUE_KEYS keys, each sequence's from a place of its own. */
+static int64_t value_blocks(const tl_ref *ref) { return ref->keys / VALUE_KEYS + ref->problem.batch + 1; }
+static int64_t value_block(const tl_ref_seq *seq, int64_t j)
+{
+    return seq->first_key / VALUE_KEYS + seq->b + j / VALUE_KEYS;
+}
 
 static double norm_of(const double *x, int32_t n)
 {
     double sum = 0;
-    for (int32_t c = 0; c < n; c++)
-        sum += x[c] * x[c];
+    for (int32_t c = 0; c < n; c++) sum += x[c] * x[c];
     return sqrt(sum);
+}
+
+/* n zeroed elements, at least one, so that NULL means only that there is no memory. */
+static void *zeroed(int64_t n, int64_t m, size_t size)
+{
+    const uint64_t all = n > 0 && m > 0 ? (uint64_t)n * (uint64_t)m : 1;
+    return calloc((size_t)all, size);
 }
 
 /* ------------------------------------------------------------------------------------------------ quantiser (A2) */
@@ -83,8 +100,7 @@ static float scale_of(double amax, tlamp_scales scales)
     const float delta = (float)amax / 127.f;
     if (scales != TLAMP_SCALES_BLOCK_F16 || delta > 65504.f) return delta;
     uint16_t half = tl_to_f16(delta);
-    while (tl_from_f16(half) < delta)
-        half++;
+    while (tl_from_f16(half) < delta) half++;
     return tl_from_f16(half);
 }
 
@@ -185,8 +201,7 @@ static void quantise_head(tl_ref_bound *bound, const tl_ref_seq *seq, int32_t he
     const bool per_token = policy->scales == TLAMP_SCALES_TOKEN;
     const int32_t group = ref->problem.num_heads_q / ref->problem.num_heads_k;
 
-    for (int64_t j = 0; j < seq->lk; j++)
-        room->key_seen[j] = key_is_seen(ref, seq, head_k * group, group, j);
+    for (int64_t j = 0; j < seq->lk; j++) room->key_seen[j] = key_is_seen(ref, seq, head_k * group, group, j);
     operand keys = {.ref = ref,
                     .seq = seq,
                     .load = tl_ref_key,
@@ -205,8 +220,7 @@ static void quantise_head(tl_ref_bound *bound, const tl_ref_seq *seq, int32_t he
     quantise(&keys, policy->scales, bound->key + head_k * ref->keys + seq->first_key);
 
     for (int32_t head = head_k * group; head < (head_k + 1) * group; head++) {
-        for (int64_t i = 0; i < seq->lq; i++)
-            room->row_seen[i] = row_sees_a_key(ref, seq, head, i);
+        for (int64_t i = 0; i < seq->lq; i++) room->row_seen[i] = row_sees_a_key(ref, seq, head, i);
         const operand queries = {.ref = ref,
                                  .seq = seq,
                                  .load = tl_ref_query,
@@ -220,6 +234,46 @@ static void quantise_head(tl_ref_bound *bound, const tl_ref_seq *seq, int32_t he
     }
 }
 
+/* The codes of one block of V lie max |v| / 127 apart, per channel, over the keys that some row sees. 0 where V is not
+ * rounded: codes of the caller's, or a NaN or Inf that sends the block to f32. */
+static void quantise_value_block(tl_ref_bound *bound, const tl_ref_seq *seq, int32_t head_k, int64_t first,
+                                 const bool *seen, double *v)
+{
+    const tl_ref *ref = bound->ref;
+    const int32_t n = ref->problem.head_dim_v;
+    double *step = bound->v_step + (head_k * value_blocks(ref) + value_block(seq, first)) * n;
+    bool exact = ref->problem.v_dtype == TLAMP_INT8 && ref->policy.scales != TLAMP_SCALES_TOKEN;
+    for (int64_t j = first; j < tl_min64(first + VALUE_KEYS, seq->lk); j++) {
+        if (!seen[j]) continue;
+        tl_ref_value(ref, seq, head_k, j, v);
+        for (int32_t c = 0; c < n; c++) {
+            exact |= !isfinite(v[c]);
+            step[c] = fmax(step[c], fabs(v[c]) / 127);
+        }
+    }
+    for (int32_t c = 0; c < n; c++) /* a zero block (A2) loses what it holds */
+        step[c] = exact ? 0 : step[c] < 0x1p-126 ? 2 * 127 * step[c] : step[c] * (1 + 0x1p-13);
+}
+
+static bool quantise_values(tl_ref_bound *bound)
+{
+    const tl_ref *ref = bound->ref;
+    const tlamp_problem *p = &ref->problem;
+    const int32_t group = p->num_heads_q / (p->num_heads_k > 0 ? p->num_heads_k : 1);
+    double *memory = malloc(sizeof *memory * (size_t)p->head_dim_v + (size_t)p->max_seqlen_k);
+    if (!memory) return false;
+    bool *seen = (bool *)(memory + p->head_dim_v);
+    for (int64_t b = 0; b < p->batch; b++) {
+        const tl_ref_seq seq = tl_ref_sequence(ref, b);
+        for (int32_t head_k = 0; head_k < p->num_heads_k; head_k++) {
+            for (int64_t j = 0; j < seq.lk; j++) seen[j] = key_is_seen(ref, &seq, head_k * group, group, j);
+            for (int64_t j = 0; j < seq.lk; j += VALUE_KEYS) quantise_value_block(bound, &seq, head_k, j, seen, memory);
+        }
+    }
+    free(memory);
+    return true;
+}
+
 static bool quantise_all(tl_ref_bound *bound)
 {
     const tlamp_problem *p = &bound->ref->problem;
@@ -230,18 +284,10 @@ static bool quantise_all(tl_ref_bound *bound)
     const token_room room = {seen, seen + lq, memory, memory + d, memory + 2 * d};
     for (int64_t b = 0; b < p->batch; b++) {
         const tl_ref_seq seq = tl_ref_sequence(bound->ref, b);
-        for (int32_t head_k = 0; head_k < p->num_heads_k; head_k++)
-            quantise_head(bound, &seq, head_k, &room);
+        for (int32_t head_k = 0; head_k < p->num_heads_k; head_k++) quantise_head(bound, &seq, head_k, &room);
     }
     free(memory);
     return true;
-}
-
-/* n zeroed elements, at least one, so that NULL means only that there is no memory. */
-static void *zeroed(int64_t n, int64_t m, size_t size)
-{
-    const uint64_t all = n > 0 && m > 0 ? (uint64_t)n * (uint64_t)m : 1;
-    return calloc((size_t)all, size);
 }
 
 tl_ref_bound *tl_ref_bound_create(const tl_ref *ref)
@@ -252,9 +298,17 @@ tl_ref_bound *tl_ref_bound_create(const tl_ref *ref)
     const bool high = policy->kind == TLAMP_POLICY_HIGH;
     const bool int8 = policy->kind == TLAMP_POLICY_INT8 || policy->kind == TLAMP_POLICY_ROUTED;
     const bool odd = policy->hadamard || (policy->smooth_k && ref->problem.k_dtype == TLAMP_INT8);
-    const bool f32 = policy->state == TLAMP_STATE_F32 && (policy->pv == TLAMP_PV_AUTO || policy->pv == TLAMP_PV_F32);
+    const bool pv8 = policy->pv == TLAMP_PV_INT8, pv32 = policy->pv == TLAMP_PV_AUTO || policy->pv == TLAMP_PV_F32;
+    const bool values = pv32 || (pv8 && policy->state == TLAMP_STATE_F32);
     bound->ref = ref;
-    bound->promised = f32 && ref->problem.num_policies == 1 && (high || (int8 && !odd));
+    bound->promised = values && ref->problem.num_policies == 1 && (high || (int8 && !odd));
+    if (pv8 && bound->promised) {
+        bound->v_step = zeroed(ref->problem.num_heads_k, value_blocks(ref) * ref->problem.head_dim_v, sizeof(double));
+        if (!bound->v_step || !quantise_values(bound)) {
+            tl_ref_bound_destroy(bound);
+            return NULL;
+        }
+    }
     if (high || !bound->promised) return bound;
 
     bound->query = zeroed(ref->problem.num_heads_q, ref->rows, sizeof *bound->query);
@@ -271,6 +325,7 @@ void tl_ref_bound_destroy(tl_ref_bound *bound)
     free(bound->query);
     free(bound->key);
     free(bound->mean_norm);
+    free(bound->v_step);
     free(bound);
 }
 
@@ -285,8 +340,7 @@ static const uint64_t *routing_words(const tl_ref_row *row)
     if (!row->ref->problem.varlen)
         return t->words + row->seq.b * t->words_stride_batch + row->head_k * t->words_stride_head +
                m * t->words_stride_row;
-    for (int64_t b = 0; b < row->seq.b; b++)
-        m += tl_ceil_div(tl_ref_sequence(row->ref, b).lq, block_m);
+    for (int64_t b = 0; b < row->seq.b; b++) m += tl_ceil_div(tl_ref_sequence(row->ref, b).lq, block_m);
     return t->words + row->head_k * t->words_stride_head + m * t->words_stride_row;
 }
 
@@ -389,7 +443,12 @@ static double logit_error(const tl_ref_bound *bound, const tl_ref_row *row, cons
     /* Scale, log2(e) and the factors of ALiBi are at most 4 roundings of each term, two sums 2 more, log2 units
      * again 1. */
     const double roundings = bias > 0 || alibi > 0 ? 8 : 4;
-    return e + roundings * (double)TL_U * *magnitude + fmax(0, *magnitude - NAT_LIMIT);
+    double half = 0; /* f16 state: the logit itself is rounded, and must not leave f16 */
+    if (ref->policy.state == TLAMP_STATE_F16) {
+        if (*magnitude > 40000) return HUGE_VAL;
+        half = TL_U_F16 * (*magnitude + e) + 0x1p-25;
+    }
+    return e + half + roundings * (double)TL_U * *magnitude + fmax(0, *magnitude - NAT_LIMIT);
 }
 
 /* ------------------------------------------------------------------------------------------------ weights (C2) */
@@ -400,16 +459,30 @@ typedef struct charges {
     double a, eps, low;
 } charges;
 
+/* Key tiles a row meets, at most. */
+static double tiles_of(const tl_ref_row *row)
+{
+    const int32_t block_n = row->ref->policy.block_n;
+    return (double)tl_ceil_div(row->seq.lk, block_n < 64 ? block_n : 64) + 1;
+}
+
+static double eager_moves(const tl_ref_row *row)
+{
+    const tlamp_policy *policy = &row->ref->policy;
+    return policy->state == TLAMP_STATE_F16 || policy->pv == TLAMP_PV_INT8 ? tiles_of(row) : 0;
+}
+
 /* The exponential's part of the error of logit s, in units of 2^-22 = u_exp = 4 u:
  *   - t - m and then every m_old - m_new is rounded relative to the difference, u (m_final - s + 16 ln 2) in all, since
  *     the lazy reference m stays within 8 ln 2 below the running maximum: 1/4 of (top - s) + 12;
  *   - exp2 itself once, and once per move of m, at least 8 ln 2 apart: 2 + (top - s) / 5.5;
  *   - m is rounded as a logit is, and does not cancel exactly where splits are merged: |top|;
- *   - each further split is merged by exp(lse_a - lse), with both rounded. */
+ *   - each further split is merged by exp(lse_a - lse), with both rounded.
+ * Where the reference is not lazy (f16 state, INT8 P V) it may move with every tile. */
 static double exponential_error(const tl_ref_row *row, double s, double size)
 {
     const double merges = (double)row->ref->problem.num_splits - 1;
-    const double once = fabs(row->top) + (row->top - s) + 9;
+    const double once = fabs(row->top) + (row->top - s) + 9 + eager_moves(row);
     const double merge = fabs(row->top) + size + log((double)row->seq.lk + 1) + 4;
     return (double)TL_U_EXP * (once + (merges > 0 ? merges : 0) * merge);
 }
@@ -451,7 +524,7 @@ static double vanishing(const charges *c) { return (double)c->n * 0x1p-116; }
 /* Relative error of the sums l and O, each of n terms (a product and a sum), rescaled when m moves. */
 static double sum_error(const tl_ref_row *row, const charges *c)
 {
-    const double moves = fmin((double)c->n, 2 + (row->top - c->low) / (8 * LN2));
+    const double moves = fmin((double)c->n, 2 + (row->top - c->low) / (8 * LN2)) + eager_moves(row);
     const double gamma = (double)tl_gamma((float)((double)c->n + moves + 8 + (double)row->ref->problem.num_splits));
     return gamma < 0.5 ? gamma / (1 - gamma) : HUGE_VAL;
 }
@@ -487,19 +560,51 @@ static void value_range(const tl_ref_row *row, double *v, double *low, double *h
     }
 }
 
+/* f16 state (A8): l and O are rounded after each tile, and P once. Relative to sum p and to sum p |v|. */
+static double held_error(const tl_ref_row *row)
+{
+    if (row->ref->policy.state != TLAMP_STATE_F16) return 0;
+    return pow(1 + TL_U_F16, tiles_of(row) + 1) - 1;
+}
+
+/* The same below f16's normal range, relative to the largest |v| + 1: each P, and O after each tile. sum p is at least 1. */
+static double held_floor(const tl_ref_row *row, const charges *c)
+{
+    return row->ref->policy.state == TLAMP_STATE_F16 ? ((double)c->n + tiles_of(row)) * 0x1p-25 : 0;
+}
+
+/* INT8 P V (C2): each weight is off by half of 1/255 of the reference's, which sum p is e^(lse - top) of at least, and each
+ * value by half a step of its block. */
+static double int8_error(const tl_ref_bound *bound, const tl_ref_row *row, const charges *c, int32_t i, double largest)
+{
+    if (!bound->v_step) return 0;
+    const int32_t n = row->ref->problem.head_dim_v;
+    const double *steps = bound->v_step + (row->head_k * value_blocks(row->ref)) * n + i;
+    double step = 0;
+    for (int64_t j = 0; j < row->seq.lk; j++)
+        if (row->seen[j]) step = fmax(step, steps[value_block(&row->seq, j) * n]);
+    const double sum = fmax(1, exp(row->lse - row->top - 2 * fmin(c->eps, 300)));
+    const double weights = (double)c->n * (1 + 0x1p-15) / (510 * sum);
+    return weights * (largest + step / 2) + step / 2 * (1 + 0x1p-12);
+}
+
 /* C2: |O^ - O| <= ||p^ - p||_1 / 2 (max V - min V), then the sums, what vanishes, and storage. */
-static void output_bound(const tl_ref_row *row, const charges *c, double half_l1, const double *o, const double *abs_pv,
-                         double *work, double *bound)
+static void output_bound(const tl_ref_bound *promise, const tl_ref_row *row, const charges *c, double half_l1,
+                         const double *o, const double *abs_pv, double *work, double *bound)
 {
     const tlamp_problem *p = &row->ref->problem;
-    const double sums = 2 * sum_error(row, c); /* of O and of l */
+    const double held = held_error(row), sums = 2 * (sum_error(row, c) + held / (1 - fmin(held, 0.5))); /* O and l */
     double *low = work, *high = work + p->head_dim_v;
     value_range(row, work + 2 * p->head_dim_v, low, high);
     for (int32_t i = 0; i < p->head_dim_v; i++) {
         const double largest = fmax(fabs(low[i]), fabs(high[i]));
         const double error = half_l1 * (high[i] - low[i]) + sums * (abs_pv[i] + half_l1 * largest) +
-                             vanishing(c) * (largest + 1);
-        const bool fits = 0x1p9 * (double)c->n * largest < (double)FLT_MAX; /* sum p v before the division by l */
+                             (vanishing(c) + 2 * held_floor(row, c)) * (largest + 1) +
+                             int8_error(promise, row, c, i, largest);
+        const bool held16 = row->ref->policy.state == TLAMP_STATE_F16;
+        const bool fits = held16
+                              ? (double)c->n * fmax(largest, 1) < 60000 && held < 0.5 /* sum p v before the division */
+                              : 0x1p9 * (double)c->n * largest < (double)FLT_MAX;
         bound[i] = !isfinite(o[i]) ? (double)NAN
                    : fits          ? error + storage_error(p->o_dtype, fabs(o[i]) + error)
                                    : HUGE_VAL;
@@ -511,14 +616,15 @@ static void output_bound(const tl_ref_row *row, const charges *c, double half_l1
 static double log_bound(const tl_ref_row *row, const charges *c)
 {
     const double sizes = fabs(row->lse) + fabs(row->top) + 6 + log((double)c->n + 1);
-    return fmin(log1p(c->a), c->eps) + sum_error(row, c) + vanishing(c) +
+    const double held = held_error(row);
+    if (held > 0 && !(held < 0.5 && c->n < 60000)) return HUGE_VAL;
+    return fmin(log1p(c->a), c->eps) + sum_error(row, c) + 2 * held + held_floor(row, c) + vanishing(c) +
            2 * (double)TL_U_EXP * sizes * (double)row->ref->problem.num_splits;
 }
 
 static void fill(double *to, int32_t n, double value)
 {
-    for (int32_t c = 0; c < n; c++)
-        to[c] = value;
+    for (int32_t c = 0; c < n; c++) to[c] = value;
 }
 
 void tl_ref_bound_row(const tl_ref_bound *bound, const tl_ref_row *row, const double *o, const double *abs_pv,
@@ -531,14 +637,13 @@ void tl_ref_bound_row(const tl_ref_bound *bound, const tl_ref_row *row, const do
         fill(o_bound, n, *lse_bound);
     } else if (!bound->promised || !charge_row(bound, row, work, &c)) {
         *lse_bound = HUGE_VAL;
-        for (int32_t i = 0; i < n; i++)
-            o_bound[i] = isfinite(o[i]) ? HUGE_VAL : (double)NAN;
+        for (int32_t i = 0; i < n; i++) o_bound[i] = isfinite(o[i]) ? HUGE_VAL : (double)NAN;
     } else {
         const float w = tl_expm1_upper((float)(c.eps * (1 + 0x1p-22))), a = (float)(c.a * (1 + 0x1p-22));
         *lse_bound = log_bound(row, &c);
         if (c.n == 0)
             fill(o_bound, n, 0); /* a sink alone */
         else
-            output_bound(row, &c, fmin(1, (double)tl_half_l1(a, w) + vanishing(&c)), o, abs_pv, work, o_bound);
+            output_bound(bound, row, &c, fmin(1, (double)tl_half_l1(a, w) + vanishing(&c)), o, abs_pv, work, o_bound);
     }
 }

@@ -55,8 +55,7 @@ static double value_scale(const tl_ref *ref, const tl_ref_seq *seq, int32_t head
 
 static void load(double *to, const void *tensor, tlamp_dtype dtype, int64_t offset, int32_t n, double scale)
 {
-    for (int32_t c = 0; c < n; c++)
-        to[c] = scale * element(tensor, dtype, offset + c);
+    for (int32_t c = 0; c < n; c++) to[c] = scale * element(tensor, dtype, offset + c);
 }
 
 void tl_ref_query(const tl_ref *ref, const tl_ref_seq *seq, int32_t head, int64_t i, double *to)
@@ -184,8 +183,7 @@ typedef struct scratch {
 static double dot(const double *a, const double *b, int32_t n)
 {
     double sum = 0;
-    for (int32_t c = 0; c < n; c++)
-        sum += a[c] * b[c];
+    for (int32_t c = 0; c < n; c++) sum += a[c] * b[c];
     return sum;
 }
 
@@ -242,8 +240,7 @@ static bool has_keys(const tl_ref_row *row)
 static void values_of(const tl_ref_row *row, scratch *s)
 {
     const int32_t n = row->ref->problem.head_dim_v;
-    for (int32_t c = 0; c < n; c++)
-        s->o[c] = s->abs_pv[c] = isnan(row->lse) ? (double)NAN : 0;
+    for (int32_t c = 0; c < n; c++) s->o[c] = s->abs_pv[c] = isnan(row->lse) ? (double)NAN : 0;
     if (isnan(row->lse) || !has_keys(row)) return;
     for (int64_t j = 0; j < row->seq.lk; j++) {
         if (!row->seen[j]) continue;
@@ -274,8 +271,7 @@ static void write_weights(const reference_call *call, int64_t index, const doubl
 {
     const int64_t width = call->ref.problem.max_seqlen_k;
     put(call->out.weights, index, width, weight, n);
-    for (int64_t j = n; call->out.weights && j < width; j++)
-        call->out.weights[index * width + j] = 0;
+    for (int64_t j = n; call->out.weights && j < width; j++) call->out.weights[index * width + j] = 0;
 }
 
 static void row_task(void *context, int64_t index, int32_t worker)

@@ -1,0 +1,5 @@
+/* LampAttention in simulated formats for AVX2 and FMA. */
+#define TL_SYMBOL tlamp_fwd_sim_dx__avx2
+#define TL_SYMBOL_NAME "tlamp_fwd_sim_dx__avx2"
+#define TL_ISA "avx2"
+#include "sim_kernel.inc.h"

@@ -1,0 +1,5 @@
+/* LampAttention in simulated formats for AVX-512. */
+#define TL_SYMBOL tlamp_fwd_sim_dx__avx512
+#define TL_SYMBOL_NAME "tlamp_fwd_sim_dx__avx512"
+#define TL_ISA "avx512"
+#include "sim_kernel.inc.h"

@@ -1,0 +1,515 @@
+/* The vocabulary of the simulated formats (ALGORITHMS B4): queries in lanes, so that every order of additions is that of the
+ * plain transcription (src/reference/lamp.h states it) at any vector width. Plain C: each instruction set is a matter of the
+ * compiler's flags, and all give the same bits. */
+#ifndef TL_CPU_SIMD_SIM_H
+#define TL_CPU_SIMD_SIM_H
+
+#include <string.h>
+
+#include "core/lamp.h"
+#include "core/minifloat.h"
+#include "simd/rows.h"
+
+#define TL_ROWS TL_LAMP_ROWS
+#define TL_ROW_BLOCKS 128 /* b_q may be 1 */
+#define TL_SPAN_MAX 1
+#define TL_SPAN_MIXED 0
+#define TL_LAZY 0.f
+#define TL_STATE_F16 0
+#define TL_LAMP 1
+
+enum { LANES = 16, CHAINS = 4 }; /* CHAINS keys side by side hide the latency of one accumulation */
+
+/* Places at which a random number is drawn: as src/reference/lamp.h numbers them. */
+enum {
+    PLACE_LOW_SUM,
+    PLACE_HIGH_SUM,
+    PLACE_LOW_LOGIT,
+    PLACE_HIGH_LOGIT,
+    PLACE_SHIFT,
+    PLACE_LOW_EXP,
+    PLACE_HIGH_EXP,
+    PLACE_RESCALE
+};
+
+typedef struct {
+    tl_cpu cpu;
+    int32_t d, dv, tile_keys, b_q, b_k, pad; /* pad: lanes of a row block, a multiple of LANES */
+    int32_t hw, stochastic, clamp;
+
+    /* scratch */
+    float *q;                  /* [row blocks][d][pad] times softmax_scale */
+    float *o;                  /* [row blocks][dv][pad] */
+    float *k, *v;              /* [tile_keys][d], [tile_keys][dv] */
+    float *scores;             /* [tile_keys][pad]: Y, then E */
+    float *row;                /* [max(d, dv)] */
+    int32_t keys, v_nonfinite; /* of the tile: keys that exist */
+    int64_t first_key;
+    uint32_t legal;                  /* sub-blocks of the row block in hand */
+    int64_t saturated[TL_LAMP_SUBS]; /* in each sub-block's latest logits */
+    float largest[TL_LAMP_SUBS];
+} tl_ctx;
+
+typedef struct {
+    float *s;
+} tl_scores;
+
+typedef struct {
+    float *o;
+} tl_acc;
+
+TL_INLINE const tl_task *tl_task_of(const tl_ctx *x) { return &x->cpu.task; }
+TL_INLINE int32_t tl_block_size(const tl_ctx *x) { return x->b_q; }
+TL_INLINE int32_t tl_lamp_subs(const tl_ctx *x) { return x->cpu.call->policy->lamp_n_k; }
+
+TL_INLINE int32_t tl_rows_here(const tl_ctx *x, int32_t rb)
+{
+    const int32_t left = tl_task_rows(&x->cpu.task) - rb * x->b_q;
+    return left < x->b_q ? left : x->b_q;
+}
+
+TL_INLINE tl_lamp_rule_t tl_lamp_rule(const tl_ctx *x)
+{
+    static const int32_t baseline[] = {-1, TL_LEVEL_LOW, TL_LEVEL_HIGH, TL_LEVEL_F32};
+    const tlamp_policy *p = x->cpu.call->policy;
+    return (tl_lamp_rule_t){baseline[p->lamp_run], p->delta, p->tau, p->lamp_compact, x->hw && !x->clamp};
+}
+
+/* ---- memory */
+
+static void tl_lay_out(tl_ctx *x, const tl_shape *shape, const tlamp_policy *policy, tl_arena *a)
+{
+    x->d = shape->head_dim_qk;
+    x->dv = shape->head_dim_v;
+    x->tile_keys = shape->tile_keys;
+    x->b_q = policy->lamp_b_q < shape->task_tokens ? policy->lamp_b_q : shape->task_tokens;
+    x->b_k = policy->lamp_b_k;
+    x->pad = (int32_t)tl_round_up(x->b_q, LANES);
+    x->hw = policy->lamp_mode == TLAMP_LAMP_HW;
+    x->stochastic = policy->lamp_stochastic;
+    x->clamp = policy->lamp_clamp;
+    const int64_t blocks = tl_ceil_div(shape->task_tokens, x->b_q);
+    x->q = tl_take(a, blocks * x->d * x->pad * 4);
+    x->o = tl_take(a, blocks * x->dv * x->pad * 4);
+    x->k = tl_take(a, (int64_t)x->tile_keys * x->d * 4);
+    x->v = tl_take(a, (int64_t)x->tile_keys * x->dv * 4);
+    x->scores = tl_take(a, (int64_t)x->tile_keys * x->pad * 4);
+    x->row = tl_take(a, (x->d > x->dv ? x->d : x->dv) * (int64_t)4);
+}
+
+/* ---- data movement */
+
+TL_INLINE void tl_begin(tl_ctx *x, tl_acc *acc)
+{
+    const int32_t blocks = tl_task_rows(&x->cpu.task) / x->b_q + 1;
+    const float scale = x->cpu.call->softmax_scale;
+    acc->o = x->o;
+    for (int32_t rb = 0; rb * x->b_q < tl_task_rows(&x->cpu.task) && rb < blocks; rb++) {
+        float *q = x->q + (int64_t)rb * x->d * x->pad;
+        memset(q, 0, sizeof *q * (size_t)((int64_t)x->d * x->pad));
+        memset(x->o + (int64_t)rb * x->dv * x->pad, 0, sizeof *q * (size_t)((int64_t)x->dv * x->pad));
+        for (int32_t r = 0; r < tl_rows_here(x, rb); r++) {
+            tl_load_query(x->row, &x->cpu, tl_head_of(&x->cpu, rb * x->b_q + r), tl_token_of(&x->cpu, rb * x->b_q + r));
+            for (int32_t i = 0; i < x->d; i++) q[(int64_t)i * x->pad + r] = scale * x->row[i];
+        }
+    }
+}
+
+TL_INLINE void tl_prefetch(tl_ctx *x, tl_span span)
+{
+    (void)x;
+    (void)span;
+}
+
+static void tl_arrive(tl_ctx *x, tl_span span)
+{
+    const tl_cpu *c = &x->cpu;
+    x->first_key = (int64_t)span.first * x->tile_keys;
+    x->keys = (int32_t)tl_min64(x->tile_keys, c->seq->lk - x->first_key);
+    for (int32_t j = 0; j < x->keys; j++) {
+        tl_load_key(x->k + (int64_t)j * x->d, c->call, c->seq, c->kv_head, x->first_key + j);
+        tl_load_value(x->v + (int64_t)j * x->dv, c->call, c->seq, c->kv_head, x->first_key + j);
+    }
+    x->v_nonfinite = !tl_is_finite(tl_row_amax(x->v, (int64_t)x->keys * x->dv));
+}
+
+TL_INLINE void tl_leave(tl_ctx *x, tl_span span)
+{
+    (void)x;
+    (void)span;
+}
+
+TL_INLINE void tl_scores_issue(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb) /* tl_sub_logits does the work */
+{
+    (void)span;
+    (void)rb;
+    s->s = x->scores;
+}
+
+TL_INLINE void tl_scores_wait(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
+{
+    (void)x;
+    (void)s;
+    (void)span;
+    (void)rb;
+}
+
+/* ---- rounding */
+
+TL_INLINE uint32_t tl_draw(const tl_ctx *x, int32_t rb, int32_t r, int32_t key, int32_t place, int32_t step)
+{
+    const int32_t row = rb * x->b_q + r;
+    const uint32_t stream = tl_random_stream(x->cpu.call->policy->lamp_seed, (uint32_t)tl_head_of(&x->cpu, row),
+                                             (uint32_t)tl_token_of(&x->cpu, row), (uint32_t)(x->first_key + key));
+    return tl_random(stream, (uint32_t)step + 65536u * (uint32_t)place);
+}
+
+/* To the format in hw, to as many mantissa bits in sim. Where the arguments are constants one branch is left. */
+TL_INLINE float tl_to_format(float x, tl_minifloat f, int hw)
+{
+    return hw ? tl_mini_round(x, f) : tl_round_mantissa(x, f.mantissa);
+}
+
+TL_INLINE float tl_to_format_stochastic(float x, tl_minifloat f, int hw, uint32_t random)
+{
+    return hw ? tl_mini_round_stochastic(x, f, random) : tl_round_mantissa_stochastic(x, f.mantissa, random);
+}
+
+TL_INLINE tl_minifloat tl_logit_format(int32_t level) { return level == TL_LEVEL_LOW ? tl_e4m3() : tl_e4m11(); }
+TL_INLINE tl_minifloat tl_exp_format(int32_t level)
+{
+    return level == TL_LEVEL_LOW ? tl_ue5m3(TL_EXP_BIAS) : tl_ue5m11(TL_EXP_BIAS);
+}
+
+/* ---- logits */
+
+/* c <- rnd(fma(k, q, c)) for `keys` (at most CHAINS) keys and LANES rows: the cost of everything. level and hw are constants
+ * where this is called. */
+TL_INLINE void tl_recur(const float *q, int32_t pad, const float *k, int32_t d, int32_t keys, int32_t level, int hw,
+                        float *y)
+{
+    float c[CHAINS][LANES] = {{0.f}};
+    for (int32_t i = 0; i < d; i++)
+        for (int32_t j = 0; j < keys; j++)
+            for (int l = 0; l < LANES; l++) {
+                const float sum = tl_fma(k[(int64_t)j * d + i], q[(int64_t)i * pad + l], c[j][l]);
+                c[j][l] = level == TL_LEVEL_F32 ? sum : tl_to_format(sum, tl_logit_format(level), hw);
+            }
+    for (int32_t j = 0; j < keys; j++)
+        for (int l = 0; l < LANES; l++) y[(int64_t)j * pad + l] = c[j][l];
+}
+
+static void tl_recur_stochastic(const tl_ctx *x, int32_t rb, int32_t key, int32_t level, float *y)
+{
+    const float *q = x->q + (int64_t)rb * x->d * x->pad, *k = x->k + (int64_t)key * x->d;
+    for (int32_t r = 0; r < tl_rows_here(x, rb); r++) {
+        float c = 0.f;
+        for (int32_t i = 0; i < x->d; i++) {
+            c = tl_fma(k[i], q[(int64_t)i * x->pad + r], c);
+            if (level != TL_LEVEL_F32)
+                c = tl_to_format_stochastic(
+                    c, tl_logit_format(level), x->hw,
+                    tl_draw(x, rb, r, key, level == TL_LEVEL_LOW ? PLACE_LOW_SUM : PLACE_HIGH_SUM, i));
+        }
+        y[r] = c;
+    }
+}
+
+TL_INLINE void tl_recur_keys(const float *q, int32_t pad, const float *k, int32_t d, int32_t keys, int32_t level,
+                             int hw, float *y)
+{
+    int32_t j = 0;
+    for (; j + CHAINS <= keys; j += CHAINS)
+        for (int32_t lane = 0; lane < pad; lane += LANES)
+            tl_recur(q + lane, pad, k + (int64_t)j * d, d, CHAINS, level, hw, y + (int64_t)j * pad + lane);
+    for (; j < keys; j++)
+        for (int32_t lane = 0; lane < pad; lane += LANES)
+            tl_recur(q + lane, pad, k + (int64_t)j * d, d, 1, level, hw, y + (int64_t)j * pad + lane);
+}
+
+/* One function per format: each is compiled for its constants. */
+static void tl_recur_low_sim(const float *q, int32_t pad, const float *k, int32_t d, int32_t n, float *y)
+{
+    tl_recur_keys(q, pad, k, d, n, 0, 0, y);
+}
+static void tl_recur_high_sim(const float *q, int32_t pad, const float *k, int32_t d, int32_t n, float *y)
+{
+    tl_recur_keys(q, pad, k, d, n, 1, 0, y);
+}
+static void tl_recur_low_hw(const float *q, int32_t pad, const float *k, int32_t d, int32_t n, float *y)
+{
+    tl_recur_keys(q, pad, k, d, n, 0, 1, y);
+}
+static void tl_recur_high_hw(const float *q, int32_t pad, const float *k, int32_t d, int32_t n, float *y)
+{
+    tl_recur_keys(q, pad, k, d, n, 1, 1, y);
+}
+static void tl_recur_f32(const float *q, int32_t pad, const float *k, int32_t d, int32_t n, float *y)
+{
+    tl_recur_keys(q, pad, k, d, n, 2, 0, y);
+}
+
+/* Softcap, ALiBi and bias, the limit of core/online_softmax.h, and the rounding after them. */
+static void tl_finish_logits(const tl_ctx *x, int32_t rb, int32_t key, int32_t level, float *y)
+{
+    const tl_call *call = x->cpu.call;
+    const tl_sequence *seq = x->cpu.seq;
+    for (int32_t r = 0; r < tl_rows_here(x, rb); r++) {
+        const int32_t row = rb * x->b_q + r, head = tl_head_of(&x->cpu, row);
+        const int64_t token = tl_token_of(&x->cpu, row), j = x->first_key + key,
+                      distance = j - (token + seq->lk - seq->lq);
+        float c = y[r];
+        if (call->softcap > 0.f) c = call->softcap * tl_tanh(c / call->softcap);
+        if (call->alibi_slopes)
+            c -= call->alibi_slopes[seq->batch * call->alibi_batch_stride + head] *
+                 (float)(distance < 0 ? -distance : distance);
+        if (call->bias.data)
+            c += tl_load(call->bias.data, tl_score_offset(&call->bias, seq->batch, head, token, j), call->bias.dtype);
+        y[r] = c;
+    }
+    const int32_t place = level == TL_LEVEL_LOW ? PLACE_LOW_LOGIT : PLACE_HIGH_LOGIT;
+    for (int32_t r = 0; r < x->pad; r++) {
+        y[r] = tl_limit_logit(y[r]);
+        if (level == TL_LEVEL_F32) continue;
+        y[r] = x->stochastic
+                   ? tl_to_format_stochastic(y[r], tl_logit_format(level), x->hw, tl_draw(x, rb, r, key, place, 0))
+                   : tl_to_format(y[r], tl_logit_format(level), x->hw);
+    }
+}
+
+/* Keys [first, end) of a sub-block that exist. */
+TL_INLINE int32_t tl_sub_first(const tl_ctx *x, int32_t sub) { return sub * x->b_k < x->keys ? sub * x->b_k : x->keys; }
+TL_INLINE int32_t tl_sub_end(const tl_ctx *x, int32_t sub) { return tl_sub_first(x, sub + 1); }
+
+/* Does every row of the block see every key of the tile? */
+TL_INLINE int tl_all_seen(const tl_span span) { return !span.edge; }
+
+static uint32_t tl_sub_legal(tl_ctx *x, tl_span span, int32_t rb)
+{
+    uint32_t legal = 0;
+    for (int32_t sub = 0; sub < tl_lamp_subs(x); sub++) {
+        int seen = tl_all_seen(span) && tl_sub_first(x, sub) < tl_sub_end(x, sub);
+        for (int32_t key = tl_sub_first(x, sub); key < tl_sub_end(x, sub) && !seen; key++)
+            for (int32_t r = 0; r < tl_rows_here(x, rb) && !seen; r++)
+                seen = tl_row_sees(&x->cpu, rb * x->b_q + r, x->first_key + key);
+        legal |= (uint32_t)seen << sub;
+    }
+    x->legal = legal;
+    return legal;
+}
+
+/* The largest finite magnitude, and how many stand at the end of their format. What is hidden is -Inf. */
+TL_INLINE void tl_look_at_logits(tl_ctx *x, int32_t sub, int32_t level, const float *y)
+{
+    const float end = x->hw && level != TL_LEVEL_F32 ? tl_mini_max(tl_logit_format(level)) : TL_INF;
+    float largest = x->largest[sub];
+    int32_t saturated = 0;
+    for (int32_t r = 0; r < x->pad; r++) {
+        const float size = tl_is_finite(y[r]) ? tl_abs(y[r]) : 0.f;
+        largest = tl_max(size, largest);
+        saturated += size >= end;
+    }
+    x->largest[sub] = largest;
+    x->saturated[sub] += saturated;
+}
+
+static void tl_sub_logits(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, int32_t sub, int32_t level)
+{
+    static void (*const recur[2][3])(const float *, int32_t, const float *, int32_t, int32_t, float *) = {
+        {tl_recur_low_sim, tl_recur_high_sim, tl_recur_f32}, {tl_recur_low_hw, tl_recur_high_hw, tl_recur_f32}};
+    const int32_t first = tl_sub_first(x, sub), end = tl_sub_end(x, sub);
+    float *y = s->s + (int64_t)first * x->pad;
+    if (x->stochastic && level != TL_LEVEL_F32)
+        for (int32_t key = first; key < end; key++)
+            tl_recur_stochastic(x, rb, key, level, s->s + (int64_t)key * x->pad);
+    else
+        recur[x->hw][level](x->q + (int64_t)rb * x->d * x->pad, x->pad, x->k + (int64_t)first * x->d, x->d, end - first,
+                            y);
+    x->saturated[sub] = 0;
+    x->largest[sub] = 0.f;
+    for (int32_t key = first; key < end; key++) {
+        float *to = s->s + (int64_t)key * x->pad;
+        tl_finish_logits(x, rb, key, level, to);
+        for (int32_t r = tl_rows_here(x, rb); r < x->pad; r++) to[r] = -TL_INF;
+        for (int32_t r = 0; r < tl_rows_here(x, rb) && !tl_all_seen(span); r++)
+            if (!tl_row_sees(&x->cpu, rb * x->b_q + r, x->first_key + key)) to[r] = -TL_INF;
+        tl_look_at_logits(x, sub, level, to);
+    }
+}
+
+static void tl_sub_max(const tl_ctx *x, const tl_scores *s, int32_t rb, int32_t sub, float *top)
+{
+    (void)rb;
+    for (int32_t r = 0; r < x->pad; r++) top[r] = -TL_INF;
+    for (int32_t key = tl_sub_first(x, sub); key < tl_sub_end(x, sub); key++)
+        for (int32_t r = 0; r < x->pad; r++) top[r] = tl_max(s->s[(int64_t)key * x->pad + r], top[r]);
+}
+
+/* ---- exponentials */
+
+TL_INLINE float tl_exp_of(float y) { return tl_exp2(y * TL_LOG2E); }
+
+/* exp(y - ref) in a precision (src/reference/lamp.h); 0 for a y of -Inf. level and hw are constants where this is called. */
+TL_INLINE float tl_sim_exp(float y, float ref, int32_t level, int hw, int clamp)
+{
+    if (level == TL_LEVEL_F32) return tl_exp_of(y - ref);
+    if (level == TL_LEVEL_HIGH)
+        return tl_to_format(tl_exp_of(clamp && y - ref > 0.f ? 0.f : y - ref), tl_exp_format(1), hw);
+    const float mu = hw ? tl_mini_truncate(ref, tl_e4m3()) : ref;
+    const float shift = tl_to_format(mu - y, tl_ue5m3(TL_SHIFT_BIAS), hw);
+    return hw ? tl_exp_lookup(shift) : tl_to_format(tl_exp_of(-shift), tl_exp_format(0), 0);
+}
+
+static float tl_sim_exp_stochastic(const tl_ctx *x, int32_t rb, int32_t r, int32_t key, float y, float ref,
+                                   int32_t level)
+{
+    if (level == TL_LEVEL_F32) return tl_exp_of(y - ref);
+    if (level == TL_LEVEL_HIGH) {
+        const float e = tl_exp_of(x->hw && x->clamp && y - ref > 0.f ? 0.f : y - ref);
+        return tl_to_format_stochastic(e, tl_exp_format(1), x->hw, tl_draw(x, rb, r, key, PLACE_HIGH_EXP, 0));
+    }
+    const float mu = x->hw ? tl_mini_truncate(ref, tl_e4m3()) : ref;
+    const float shift = tl_to_format_stochastic(mu - y, tl_ue5m3(TL_SHIFT_BIAS), x->hw,
+                                                tl_draw(x, rb, r, key, PLACE_SHIFT, 0));
+    if (x->hw) return tl_exp_lookup(shift);
+    return tl_to_format_stochastic(tl_exp_of(-shift), tl_exp_format(0), 0, tl_draw(x, rb, r, key, PLACE_LOW_EXP, 0));
+}
+
+TL_INLINE void tl_exp_lanes(float *e, const float *ref, int32_t n, int32_t level, int hw, int clamp)
+{
+    for (int32_t r = 0; r < n; r++) e[r] = tl_sim_exp(e[r], ref[r], level, hw, clamp);
+}
+
+static void tl_sub_exp(tl_ctx *x, tl_scores *s, int32_t rb, int32_t sub, int32_t level, const float *ref)
+{
+    const int32_t rows = tl_rows_here(x, rb);
+    for (int32_t key = tl_sub_first(x, sub); key < tl_sub_end(x, sub); key++) {
+        float *e = s->s + (int64_t)key * x->pad;
+        if (level == TL_LEVEL_F32)
+            tl_exp_lanes(e, ref, rows, 2, 0, 0);
+        else if (x->stochastic)
+            for (int32_t r = 0; r < rows; r++) e[r] = tl_sim_exp_stochastic(x, rb, r, key, e[r], ref[r], level);
+        else if (x->hw)
+            tl_exp_lanes(e, ref, rows, level, 1, x->clamp);
+        else if (level == TL_LEVEL_HIGH)
+            tl_exp_lanes(e, ref, rows, 1, 0, 0);
+        else
+            tl_exp_lanes(e, ref, rows, 0, 0, 0);
+        for (int32_t r = rows; r < x->pad; r++) e[r] = 0.f;
+    }
+}
+
+static void tl_sub_shrink(tl_ctx *x, tl_scores *s, int32_t rb, int32_t sub, int32_t level, const float *factor)
+{
+    for (int32_t key = tl_sub_first(x, sub); key < tl_sub_end(x, sub); key++)
+        for (int32_t r = 0; r < tl_rows_here(x, rb); r++) {
+            float *e = s->s + (int64_t)key * x->pad + r;
+            if (factor[r] == 1.f) continue;
+            *e = x->stochastic ? tl_to_format_stochastic(*e * factor[r], tl_exp_format(level), x->hw,
+                                                         tl_draw(x, rb, r, key, PLACE_RESCALE, 0))
+                               : tl_to_format(*e * factor[r], tl_exp_format(level), x->hw);
+        }
+}
+
+/* ---- sums, keys rising */
+
+static void tl_sub_sums(const tl_ctx *x, const tl_scores *s, int32_t rb, int32_t sub, float *s1, float *s2)
+{
+    (void)rb;
+    for (int32_t r = 0; r < x->pad; r++) s1[r] = s2[r] = 0.f;
+    for (int32_t key = tl_sub_first(x, sub); key < tl_sub_end(x, sub); key++)
+        for (int32_t r = 0; r < x->pad; r++) {
+            const float e = s->s[(int64_t)key * x->pad + r];
+            s1[r] += e;
+            s2[r] = tl_fma(e, e, s2[r]);
+        }
+}
+
+static void tl_tile_sums(const tl_ctx *x, const tl_scores *s, int32_t rb, float *sum)
+{
+    (void)rb;
+    for (int32_t r = 0; r < x->pad; r++) sum[r] = 0.f;
+    for (int32_t key = 0; key < x->keys; key++) {
+        if (!(x->legal & tl_lamp_bit(key / x->b_k))) continue;
+        for (int32_t r = 0; r < x->pad; r++) sum[r] += s->s[(int64_t)key * x->pad + r];
+    }
+}
+
+/* ---- P V: O = fma(E, V, O), keys rising */
+
+TL_INLINE void tl_rescale(tl_ctx *x, tl_acc *acc, int32_t rb, const float *lambda)
+{
+    float *o = acc->o + (int64_t)rb * x->dv * x->pad;
+    for (int32_t c = 0; c < x->dv; c++)
+        for (int32_t r = 0; r < tl_rows_here(x, rb); r++) o[(int64_t)c * x->pad + r] *= lambda[r];
+}
+
+static void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span span, int32_t rb)
+{
+    (void)span;
+    for (int32_t c = 0; c < x->dv; c++)
+        for (int32_t lane = 0; lane < x->pad; lane += LANES) {
+            float *o = acc->o + ((int64_t)rb * x->dv + c) * x->pad + lane, a[LANES];
+            for (int l = 0; l < LANES; l++) a[l] = o[l];
+            for (int32_t key = 0; key < x->keys; key++) {
+                if (!(x->legal & tl_lamp_bit(key / x->b_k))) continue;
+                const float v = x->v[(int64_t)key * x->dv + c], *e = s->s + (int64_t)key * x->pad + lane;
+                for (int l = 0; l < LANES; l++) {
+                    const int left_out = x->v_nonfinite &&
+                                         (lane + l >= tl_rows_here(x, rb) ||
+                                          !tl_row_sees(&x->cpu, rb * x->b_q + lane + l, x->first_key + key));
+                    a[l] = left_out ? a[l] : tl_fma(e[l], v, a[l]);
+                }
+            }
+            for (int l = 0; l < LANES; l++) o[l] = a[l];
+        }
+}
+
+TL_INLINE void tl_values_wait(tl_ctx *x, tl_acc *acc)
+{
+    (void)x;
+    (void)acc;
+}
+
+/* ---- state */
+
+TL_INLINE void tl_sinks(const tl_ctx *x, int32_t rb, float sink[TL_ROWS])
+{
+    for (int32_t r = 0; r < TL_ROWS; r++)
+        sink[r] = r < tl_rows_here(x, rb) && x->cpu.call->sinks
+                      ? x->cpu.call->sinks[tl_head_of(&x->cpu, rb * x->b_q + r)]
+                      : TL_NEVER;
+}
+
+TL_INLINE float tl_lamp_sink(const tl_ctx *x, float sink)
+{
+    return x->hw && x->cpu.call->policy->lamp_run != TLAMP_LAMP_RUN_F32 ? tl_mini_round(sink, tl_e4m11()) : sink;
+}
+
+TL_INLINE void tl_row_join_sum(const tl_ctx *x, float *sum)
+{
+    (void)x;
+    (void)sum;
+}
+
+TL_INLINE void tl_count(tl_ctx *x, int32_t counter, int64_t n) { x->cpu.counters->lamp[counter] += n; }
+
+TL_INLINE void tl_lamp_count(tl_ctx *x, uint32_t legal)
+{
+    for (int32_t sub = 0; sub < tl_lamp_subs(x); sub++) {
+        if (!(legal & tl_lamp_bit(sub))) continue;
+        tl_count(x, TL_COUNT_SATURATED, x->saturated[sub]);
+        x->cpu.counters->largest_logit = tl_max(x->largest[sub], x->cpu.counters->largest_logit);
+    }
+}
+
+static void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[TL_ROWS], const float l[TL_ROWS])
+{
+    for (int32_t r = 0; r < tl_rows_here(x, rb); r++) {
+        const float *o = acc->o + (int64_t)rb * x->dv * x->pad + r;
+        for (int32_t c = 0; c < x->dv; c++) x->row[c] = o[(int64_t)c * x->pad];
+        tl_store_output(&x->cpu, rb * x->b_q + r, x->row, l[r], m[r] + log2f(l[r]) * TL_LN2);
+    }
+}
+
+#endif
