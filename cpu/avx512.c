@@ -2,9 +2,9 @@
 #include "simd/avx512.h"
 #include "simd/packed.inc.h"
 
-extern const tl_kernel tlamp_fwd_qk32_pv32_dx__avx512;
-const tl_kernel tlamp_fwd_qk32_pv32_dx__avx512 = {
-    .name = "tlamp_fwd_qk32_pv32_dx__avx512",
+extern const tl_kernel tlamp_fwd_pv32_dx__avx512;
+const tl_kernel tlamp_fwd_pv32_dx__avx512 = {
+    .name = "tlamp_fwd_pv32_dx__avx512",
     .isa = "avx512",
     .supports = tl_supports,
     .max_rows = TL_ROWS * TL_ROW_BLOCKS,

@@ -2,9 +2,9 @@
 #include "simd/avx512vnni.h"
 #include "simd/packed.inc.h"
 
-extern const tl_kernel tlamp_fwd_qk32_pv32_dx__avx512vnni;
-const tl_kernel tlamp_fwd_qk32_pv32_dx__avx512vnni = {
-    .name = "tlamp_fwd_qk32_pv32_dx__avx512vnni",
+extern const tl_kernel tlamp_fwd_pv32_dx__avx512vnni;
+const tl_kernel tlamp_fwd_pv32_dx__avx512vnni = {
+    .name = "tlamp_fwd_pv32_dx__avx512vnni",
     .isa = "avx512vnni",
     .supports = tl_supports,
     .max_rows = TL_ROWS * TL_ROW_BLOCKS,

@@ -28,6 +28,8 @@ TL_INLINE tl_v tl_v_mul(tl_v a, tl_v b) { return _mm256_mul_ps(a, b); }
 TL_INLINE tl_v tl_v_div(tl_v a, tl_v b) { return _mm256_div_ps(a, b); }
 TL_INLINE tl_v tl_v_fma(tl_v a, tl_v b, tl_v c) { return _mm256_fmadd_ps(a, b, c); }
 TL_INLINE tl_v tl_v_abs(tl_v a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.f), a); }
+/* 2^e of a magnitude in [2^e, 2^(e+1)); 0 below 2^-126. */
+TL_INLINE tl_v tl_v_power(tl_v a) { return _mm256_and_ps(_mm256_set1_ps(TL_INF), a); }
 /* The larger (smaller); b where either is NaN. */
 TL_INLINE tl_v tl_v_max(tl_v a, tl_v b) { return _mm256_max_ps(a, b); }
 TL_INLINE tl_v tl_v_min(tl_v a, tl_v b) { return _mm256_min_ps(a, b); }
@@ -55,7 +57,7 @@ TL_INLINE tl_m tl_m_first(int32_t n) /* the first n lanes; any n */
 }
 TL_INLINE tl_m tl_m_less(tl_v a, tl_v b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
 TL_INLINE tl_m tl_m_equal(tl_v a, tl_v b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
-TL_INLINE int tl_m_any(tl_m m) { return _mm256_movemask_ps(m) != 0; }
+
 TL_INLINE tl_v tl_v_pick(tl_m m, tl_v a, tl_v b) { return _mm256_blendv_ps(b, a, m); } /* a where m, else b */
 
 /* ---- loads and stores of the first n lanes, 0 < n < TL_LANES: nothing is touched behind them, other lanes are 0 */

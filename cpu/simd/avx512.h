@@ -28,6 +28,8 @@ TL_INLINE tl_v tl_v_sub(tl_v a, tl_v b) { return _mm512_sub_ps(a, b); }
 TL_INLINE tl_v tl_v_mul(tl_v a, tl_v b) { return _mm512_mul_ps(a, b); }
 TL_INLINE tl_v tl_v_div(tl_v a, tl_v b) { return _mm512_div_ps(a, b); }
 TL_INLINE tl_v tl_v_fma(tl_v a, tl_v b, tl_v c) { return _mm512_fmadd_ps(a, b, c); }
+/* 2^e of a magnitude in [2^e, 2^(e+1)); 0 below 2^-126. */
+TL_INLINE tl_v tl_v_power(tl_v a) { return _mm512_and_ps(_mm512_set1_ps(TL_INF), a); }
 TL_INLINE tl_v tl_v_abs(tl_v a) { return _mm512_abs_ps(a); }
 /* The larger (smaller); b where either is NaN. */
 TL_INLINE tl_v tl_v_max(tl_v a, tl_v b) { return _mm512_max_ps(a, b); }

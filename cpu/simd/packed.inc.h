@@ -294,7 +294,7 @@ static void tl_quantise_query(tl_ctx *x, int32_t r, tl_quant z)
     memset(codes, 0, sizeof *codes * (size_t)x->code_stride);
     if (!flagged) tl_encode(codes, q, x->d, z.inverse, 0);
     int32_t sum = 0;
-    for (int32_t i = 0; TL_KEY_BIAS && i < x->d; i++)
+    for (int32_t i = 0; TL_KEY_BIAS != 0 && i < x->d; i++)
         sum += (int8_t)codes[i];
     x->q_start[r] = -TL_KEY_BIAS * sum;
     x->q_scale[r] = tl_kernel_scale(z) * x->factor;
@@ -538,7 +538,7 @@ TL_INLINE void tl_int8_tile(const int R, const int P, const tl_ctx *x, int32_t r
     const tl_qcode *q = x->q_codes + row * q_stride, *k = x->packed.codes + key * x->units * TL_CODES;
     tl_vi a[TL_MOST_ROWS][TL_MOST_VECTORS];
     TL_UNROLL for (int i = 0; i < R; i++) TL_UNROLL for (int j = 0; j < vectors; j++)
-        a[i][j] = tl_vi_set(TL_KEY_BIAS ? x->q_start[row + i] : 0);
+        a[i][j] = tl_vi_set(TL_KEY_BIAS == 0 ? 0 : x->q_start[row + i]);
     for (int32_t u = 0, units = x->units; u < units; u++, k += TL_PANEL * TL_CODES, q += TL_CODES) {
         tl_vi b[TL_MOST_VECTORS];
         TL_UNROLL for (int j = 0; j < vectors; j++)
@@ -979,7 +979,8 @@ static void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[TL_
 static int tl_supports(const tlamp_problem *problem)
 {
     const tlamp_policy *p = problem->policy;
-    return (p->pv == TLAMP_PV_AUTO || p->pv == TLAMP_PV_F32) && p->state == TLAMP_STATE_F32;
+    const int kind = p->kind == TLAMP_POLICY_HIGH || p->kind == TLAMP_POLICY_INT8 || p->kind == TLAMP_POLICY_ROUTED;
+    return kind && (p->pv == TLAMP_PV_AUTO || p->pv == TLAMP_PV_F32) && p->state == TLAMP_STATE_F32;
 }
 
 static size_t tl_scratch_bytes(const tl_shape *shape)

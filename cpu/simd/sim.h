@@ -1,6 +1,7 @@
 /* The vocabulary of the simulated formats (ALGORITHMS B4): queries in lanes, so that every order of additions is that of the
  * plain transcription (src/reference/lamp.h states it) at any vector width. Plain C: each instruction set is a matter of the
- * compiler's flags, and all give the same bits. */
+ * compiler's flags, and all give the same bits. Where the primitives of a vector instruction set are included first, the
+ * recursive accumulation uses them. */
 #ifndef TL_CPU_SIMD_SIM_H
 #define TL_CPU_SIMD_SIM_H
 
@@ -43,6 +44,8 @@ typedef struct {
     float *k, *v;              /* [tile_keys][d], [tile_keys][dv] */
     float *scores;             /* [tile_keys][pad]: Y, then E */
     float *row;                /* [max(d, dv)] */
+    float *q_largest;          /* [row blocks] largest magnitude */
+    float k_largest;           /* of the tile */
     int32_t keys, v_nonfinite; /* of the tile: keys that exist */
     int64_t first_key;
     uint32_t legal;                  /* sub-blocks of the row block in hand */
@@ -89,6 +92,7 @@ static void tl_lay_out(tl_ctx *x, const tl_shape *shape, const tlamp_policy *pol
     x->stochastic = policy->lamp_stochastic;
     x->clamp = policy->lamp_clamp;
     const int64_t blocks = tl_ceil_div(shape->task_tokens, x->b_q);
+    x->q_largest = tl_take(a, blocks * 4);
     x->q = tl_take(a, blocks * x->d * x->pad * 4);
     x->o = tl_take(a, blocks * x->dv * x->pad * 4);
     x->k = tl_take(a, (int64_t)x->tile_keys * x->d * 4);
@@ -112,6 +116,7 @@ TL_INLINE void tl_begin(tl_ctx *x, tl_acc *acc)
             tl_load_query(x->row, &x->cpu, tl_head_of(&x->cpu, rb * x->b_q + r), tl_token_of(&x->cpu, rb * x->b_q + r));
             for (int32_t i = 0; i < x->d; i++) q[(int64_t)i * x->pad + r] = scale * x->row[i];
         }
+        x->q_largest[rb] = tl_row_amax(q, (int64_t)x->d * x->pad);
     }
 }
 
@@ -130,6 +135,7 @@ static void tl_arrive(tl_ctx *x, tl_span span)
         tl_load_key(x->k + (int64_t)j * x->d, c->call, c->seq, c->kv_head, x->first_key + j);
         tl_load_value(x->v + (int64_t)j * x->dv, c->call, c->seq, c->kv_head, x->first_key + j);
     }
+    x->k_largest = tl_row_amax(x->k, (int64_t)x->keys * x->d);
     x->v_nonfinite = !tl_is_finite(tl_row_amax(x->v, (int64_t)x->keys * x->dv));
 }
 
@@ -183,20 +189,79 @@ TL_INLINE tl_minifloat tl_exp_format(int32_t level)
 
 /* ---- logits */
 
-/* c <- rnd(fma(k, q, c)) for `keys` (at most CHAINS) keys and LANES rows: the cost of everything. level and hw are constants
- * where this is called. */
-TL_INLINE void tl_recur(const float *q, int32_t pad, const float *k, int32_t d, int32_t keys, int32_t level, int hw,
-                        float *y)
+/* c <- rnd(fma(k, q, c)) for LANES rows and one key: the cost of everything. level and hw are constants where this is
+ * called. */
+TL_INLINE void tl_recur(const float *q, int32_t pad, const float *k, int32_t d, int32_t level, int hw, float *y)
 {
-    float c[CHAINS][LANES] = {{0.f}};
+    float c[LANES] = {0.f};
     for (int32_t i = 0; i < d; i++)
-        for (int32_t j = 0; j < keys; j++)
-            for (int l = 0; l < LANES; l++) {
-                const float sum = tl_fma(k[(int64_t)j * d + i], q[(int64_t)i * pad + l], c[j][l]);
-                c[j][l] = level == TL_LEVEL_F32 ? sum : tl_to_format(sum, tl_logit_format(level), hw);
+        for (int l = 0; l < LANES; l++) {
+            const float sum = tl_fma(k[i], q[(int64_t)i * pad + l], c[l]);
+            c[l] = level == TL_LEVEL_F32 ? sum : tl_to_format(sum, tl_logit_format(level), hw);
+        }
+    for (int l = 0; l < LANES; l++) y[l] = c[l];
+}
+
+#ifdef TL_VECTORS
+enum { SIDE = LANES / TL_LANES }; /* vectors side by side */
+
+/* Rounding a vector of sums. With b = 1.5 * 2^23 spacings, (c + b) - b is c rounded to nearest even at that spacing, of either
+ * sign. Finite operands of no great size only: tl_is_tame. The sign of a zero is lost, which changes nothing that follows. */
+typedef struct {
+    tl_v least, most_power, factor, most; /* powers of two between which spacings vary; b / 2^e; the largest number */
+} tl_sim_rounding;
+
+TL_INLINE tl_sim_rounding tl_sim_rounding_of(int32_t level, int hw)
+{
+    const tl_minifloat f = tl_logit_format(level == TL_LEVEL_F32 ? TL_LEVEL_HIGH : level);
+    const float most = tl_mini_max(f);
+    tl_sim_rounding r = {tl_v_set(hw ? tl_float((uint32_t)(128 - f.bias) << 23) : 0x1p-126f),
+                         tl_v_set(tl_float(tl_bits(most) & 0x7f800000u)),
+                         tl_v_set(1.5f * tl_float((uint32_t)(127 + 23 - f.mantissa) << 23)), tl_v_set(most)};
+    return r;
+}
+
+TL_INLINE tl_v tl_v_to_format(tl_v c, const tl_sim_rounding *r, int hw)
+{
+    tl_v power = tl_v_max(tl_v_power(c), r->least);
+    if (hw) power = tl_v_min(power, r->most_power);
+    const tl_v big = tl_v_mul(power, r->factor), rounded = tl_v_sub(tl_v_add(c, big), big);
+    return hw ? tl_v_max(tl_v_min(rounded, r->most), tl_v_sub(tl_v_set(0.f), r->most)) : rounded;
+}
+
+/* The same as tl_recur for CHAINS keys: so many sums side by side hide the latency of one. */
+TL_INLINE void tl_recur_vectors(const float *q, int32_t pad, const float *k, int32_t d, int32_t level, int hw, float *y)
+{
+    const tl_sim_rounding r = tl_sim_rounding_of(level, hw);
+    tl_v c[CHAINS][SIDE];
+    TL_UNROLL
+    for (int j = 0; j < CHAINS; j++) {
+        TL_UNROLL
+        for (int l = 0; l < SIDE; l++) c[j][l] = tl_v_set(0.f);
+    }
+    for (int32_t i = 0; i < d; i++) {
+        TL_UNROLL
+        for (int j = 0; j < CHAINS; j++) {
+            const tl_v b = tl_v_set(k[(int64_t)j * d + i]);
+            TL_UNROLL
+            for (int l = 0; l < SIDE; l++) {
+                const tl_v sum = tl_v_fma(b, tl_v_load(q + (int64_t)i * pad + l * TL_LANES), c[j][l]);
+                c[j][l] = level == TL_LEVEL_F32 ? sum : tl_v_to_format(sum, &r, hw);
             }
-    for (int32_t j = 0; j < keys; j++)
-        for (int l = 0; l < LANES; l++) y[(int64_t)j * pad + l] = c[j][l];
+        }
+    }
+    TL_UNROLL
+    for (int j = 0; j < CHAINS; j++) {
+        TL_UNROLL
+        for (int l = 0; l < SIDE; l++) tl_v_store(y + (int64_t)j * pad + l * TL_LANES, c[j][l]);
+    }
+}
+#endif
+
+/* No operand is NaN or Inf, and no sum of their products can come near Inf. */
+TL_INLINE int tl_is_tame(const tl_ctx *x, int32_t rb)
+{
+    return x->q_largest[rb] < 0x1p45f && x->k_largest < 0x1p45f; /* 2^90 d < 2^104 */
 }
 
 static void tl_recur_stochastic(const tl_ctx *x, int32_t rb, int32_t key, int32_t level, float *y)
@@ -215,38 +280,41 @@ static void tl_recur_stochastic(const tl_ctx *x, int32_t rb, int32_t key, int32_
     }
 }
 
-TL_INLINE void tl_recur_keys(const float *q, int32_t pad, const float *k, int32_t d, int32_t keys, int32_t level,
-                             int hw, float *y)
+TL_INLINE void tl_recur_keys(const tl_ctx *x, int32_t rb, int32_t key, int32_t keys, int32_t level, int hw, float *y)
 {
+    const float *q = x->q + (int64_t)rb * x->d * x->pad, *k = x->k + (int64_t)key * x->d;
     int32_t j = 0;
-    for (; j + CHAINS <= keys; j += CHAINS)
-        for (int32_t lane = 0; lane < pad; lane += LANES)
-            tl_recur(q + lane, pad, k + (int64_t)j * d, d, CHAINS, level, hw, y + (int64_t)j * pad + lane);
+#ifdef TL_VECTORS
+    for (; j + CHAINS <= keys && tl_is_tame(x, rb); j += CHAINS)
+        for (int32_t lane = 0; lane < x->pad; lane += LANES)
+            tl_recur_vectors(q + lane, x->pad, k + (int64_t)j * x->d, x->d, level, hw, y + (int64_t)j * x->pad + lane);
+#endif
     for (; j < keys; j++)
-        for (int32_t lane = 0; lane < pad; lane += LANES)
-            tl_recur(q + lane, pad, k + (int64_t)j * d, d, 1, level, hw, y + (int64_t)j * pad + lane);
+        for (int32_t lane = 0; lane < x->pad; lane += LANES)
+            tl_recur(q + lane, x->pad, k + (int64_t)j * x->d, x->d, level, hw, y + (int64_t)j * x->pad + lane);
 }
 
 /* One function per format: each is compiled for its constants. */
-static void tl_recur_low_sim(const float *q, int32_t pad, const float *k, int32_t d, int32_t n, float *y)
+typedef void tl_recur_fn(const tl_ctx *x, int32_t rb, int32_t key, int32_t keys, float *y);
+static void tl_recur_low_sim(const tl_ctx *x, int32_t rb, int32_t key, int32_t keys, float *y)
 {
-    tl_recur_keys(q, pad, k, d, n, 0, 0, y);
+    tl_recur_keys(x, rb, key, keys, TL_LEVEL_LOW, 0, y);
 }
-static void tl_recur_high_sim(const float *q, int32_t pad, const float *k, int32_t d, int32_t n, float *y)
+static void tl_recur_high_sim(const tl_ctx *x, int32_t rb, int32_t key, int32_t keys, float *y)
 {
-    tl_recur_keys(q, pad, k, d, n, 1, 0, y);
+    tl_recur_keys(x, rb, key, keys, TL_LEVEL_HIGH, 0, y);
 }
-static void tl_recur_low_hw(const float *q, int32_t pad, const float *k, int32_t d, int32_t n, float *y)
+static void tl_recur_low_hw(const tl_ctx *x, int32_t rb, int32_t key, int32_t keys, float *y)
 {
-    tl_recur_keys(q, pad, k, d, n, 0, 1, y);
+    tl_recur_keys(x, rb, key, keys, TL_LEVEL_LOW, 1, y);
 }
-static void tl_recur_high_hw(const float *q, int32_t pad, const float *k, int32_t d, int32_t n, float *y)
+static void tl_recur_high_hw(const tl_ctx *x, int32_t rb, int32_t key, int32_t keys, float *y)
 {
-    tl_recur_keys(q, pad, k, d, n, 1, 1, y);
+    tl_recur_keys(x, rb, key, keys, TL_LEVEL_HIGH, 1, y);
 }
-static void tl_recur_f32(const float *q, int32_t pad, const float *k, int32_t d, int32_t n, float *y)
+static void tl_recur_f32(const tl_ctx *x, int32_t rb, int32_t key, int32_t keys, float *y)
 {
-    tl_recur_keys(q, pad, k, d, n, 2, 0, y);
+    tl_recur_keys(x, rb, key, keys, TL_LEVEL_F32, 0, y);
 }
 
 /* Softcap, ALiBi and bias, the limit of core/online_softmax.h, and the rounding after them. */
@@ -315,16 +383,15 @@ TL_INLINE void tl_look_at_logits(tl_ctx *x, int32_t sub, int32_t level, const fl
 
 static void tl_sub_logits(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, int32_t sub, int32_t level)
 {
-    static void (*const recur[2][3])(const float *, int32_t, const float *, int32_t, int32_t, float *) = {
-        {tl_recur_low_sim, tl_recur_high_sim, tl_recur_f32}, {tl_recur_low_hw, tl_recur_high_hw, tl_recur_f32}};
+    static tl_recur_fn *const recur[2][3] = {{tl_recur_low_sim, tl_recur_high_sim, tl_recur_f32},
+                                             {tl_recur_low_hw, tl_recur_high_hw, tl_recur_f32}};
     const int32_t first = tl_sub_first(x, sub), end = tl_sub_end(x, sub);
     float *y = s->s + (int64_t)first * x->pad;
     if (x->stochastic && level != TL_LEVEL_F32)
         for (int32_t key = first; key < end; key++)
             tl_recur_stochastic(x, rb, key, level, s->s + (int64_t)key * x->pad);
     else
-        recur[x->hw][level](x->q + (int64_t)rb * x->d * x->pad, x->pad, x->k + (int64_t)first * x->d, x->d, end - first,
-                            y);
+        recur[x->hw][level](x, rb, first, end - first, y);
     x->saturated[sub] = 0;
     x->largest[sub] = 0.f;
     for (int32_t key = first; key < end; key++) {
@@ -444,25 +511,60 @@ TL_INLINE void tl_rescale(tl_ctx *x, tl_acc *acc, int32_t rb, const float *lambd
         for (int32_t r = 0; r < tl_rows_here(x, rb); r++) o[(int64_t)c * x->pad + r] *= lambda[r];
 }
 
+/* One channel and LANES rows. A key that a row does not see is left out where V is not finite: 0 * NaN is NaN. */
+static void tl_values_lanes(const tl_ctx *x, const tl_scores *s, int32_t rb, int32_t channel, int32_t lane, float *o)
+{
+    for (int32_t key = 0; key < x->keys; key++) {
+        if (!(x->legal & tl_lamp_bit(key / x->b_k))) continue;
+        const float v = x->v[(int64_t)key * x->dv + channel], *e = s->s + (int64_t)key * x->pad + lane;
+        for (int l = 0; l < LANES; l++) {
+            const int32_t row = rb * x->b_q + lane + l;
+            const int left_out = x->v_nonfinite &&
+                                 (lane + l >= tl_rows_here(x, rb) || !tl_row_sees(&x->cpu, row, x->first_key + key));
+            o[l] = left_out ? o[l] : tl_fma(e[l], v, o[l]);
+        }
+    }
+}
+
+#ifdef TL_VECTORS
+/* The same for CHAINS channels at once, V finite. */
+TL_INLINE void tl_values_vectors(const tl_ctx *x, const tl_scores *s, int32_t channel, int32_t lane, float *o)
+{
+    tl_v a[CHAINS][SIDE];
+    TL_UNROLL
+    for (int j = 0; j < CHAINS; j++) {
+        TL_UNROLL
+        for (int l = 0; l < SIDE; l++) a[j][l] = tl_v_load(o + (int64_t)j * x->pad + l * TL_LANES);
+    }
+    for (int32_t key = 0; key < x->keys; key++) {
+        if (!(x->legal & tl_lamp_bit(key / x->b_k))) continue;
+        const float *v = x->v + (int64_t)key * x->dv + channel, *e = s->s + (int64_t)key * x->pad + lane;
+        TL_UNROLL
+        for (int j = 0; j < CHAINS; j++) {
+            TL_UNROLL
+            for (int l = 0; l < SIDE; l++) a[j][l] = tl_v_fma(tl_v_load(e + l * TL_LANES), tl_v_set(v[j]), a[j][l]);
+        }
+    }
+    TL_UNROLL
+    for (int j = 0; j < CHAINS; j++) {
+        TL_UNROLL
+        for (int l = 0; l < SIDE; l++) tl_v_store(o + (int64_t)j * x->pad + l * TL_LANES, a[j][l]);
+    }
+}
+#endif
+
 static void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span span, int32_t rb)
 {
     (void)span;
-    for (int32_t c = 0; c < x->dv; c++)
-        for (int32_t lane = 0; lane < x->pad; lane += LANES) {
-            float *o = acc->o + ((int64_t)rb * x->dv + c) * x->pad + lane, a[LANES];
-            for (int l = 0; l < LANES; l++) a[l] = o[l];
-            for (int32_t key = 0; key < x->keys; key++) {
-                if (!(x->legal & tl_lamp_bit(key / x->b_k))) continue;
-                const float v = x->v[(int64_t)key * x->dv + c], *e = s->s + (int64_t)key * x->pad + lane;
-                for (int l = 0; l < LANES; l++) {
-                    const int left_out = x->v_nonfinite &&
-                                         (lane + l >= tl_rows_here(x, rb) ||
-                                          !tl_row_sees(&x->cpu, rb * x->b_q + lane + l, x->first_key + key));
-                    a[l] = left_out ? a[l] : tl_fma(e[l], v, a[l]);
-                }
-            }
-            for (int l = 0; l < LANES; l++) o[l] = a[l];
-        }
+    for (int32_t lane = 0; lane < x->pad; lane += LANES) {
+        float *o = acc->o + (int64_t)rb * x->dv * x->pad + lane;
+        int32_t channel = 0;
+#ifdef TL_VECTORS
+        for (; channel + CHAINS <= x->dv && !x->v_nonfinite; channel += CHAINS)
+            tl_values_vectors(x, s, channel, lane, o + (int64_t)channel * x->pad);
+#endif
+        for (; channel < x->dv; channel++) tl_values_lanes(x, s, rb, channel, lane, o + (int64_t)channel * x->pad);
+    }
 }
 
 TL_INLINE void tl_values_wait(tl_ctx *x, tl_acc *acc)
