@@ -140,6 +140,11 @@ static tlamp_status check_policy(const tlamp_policy *p, int32_t head_dim_qk, tla
                 (int)p->lamp_format);
         REQUIRE(in(p->lamp_mode, TLAMP_LAMP_SIM, TLAMP_LAMP_HW), "policy.lamp_mode", "%d is unknown",
                 (int)p->lamp_mode);
+        REQUIRE(in(p->lamp_run, TLAMP_LAMP_RUN_LAMP, TLAMP_LAMP_RUN_F32), "policy.lamp_run", "%d is unknown",
+                (int)p->lamp_run);
+        REQUIRE(in(p->lamp_stochastic, 0, 1), "policy.lamp_stochastic", "%d: must be 0 or 1", (int)p->lamp_stochastic);
+        REQUIRE(in(p->lamp_compact, 0, 1), "policy.lamp_compact", "%d: must be 0 or 1", (int)p->lamp_compact);
+        REQUIRE(in(p->lamp_clamp, 0, 1), "policy.lamp_clamp", "%d: must be 0 or 1", (int)p->lamp_clamp);
         REQUIRE(p->tau >= 0.f && p->tau <= 1.f, "policy.tau", "%g: must be in [0, 1]", (double)p->tau);
         REQUIRE(!isnan(p->delta) && !isinf(p->delta), "policy.delta", "must be finite (negative: stage one off)");
         REQUIRE(p->lamp_b_q > 0, "policy.lamp_b_q", "%d: must be positive", (int)p->lamp_b_q);

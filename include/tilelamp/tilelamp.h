@@ -147,7 +147,8 @@ typedef struct tlamp_lse_strides {
  * What this version runs, on the CPU (anything else: TLAMP_UNSUPPORTED, tlamp_supported() says so without data):
  *   policy               q, k, v dtype                   o dtype          pv         state               cache  device
  *   HIGH, INT8, ROUTED   f32, f16, bf16, int8, any mix   f32, f16, bf16   f32, int8  f32, f16 (pv f32)   none   host
- *   X3, LAMP, TOLERANCE  not yet
+ *   LAMP (E4M3 first)    f32, f16, bf16, int8, any mix   f32, f16, bf16   f32        f32                 none   host
+ *   LAMP (INT8 first), X3, TOLERANCE: not yet
  */
 typedef int32_t tlamp_policy_kind;
 enum {
@@ -341,7 +342,7 @@ typedef struct tlamp_counters {
     int64_t cells, cells_int8;
     int64_t nonfinite_tokens; /* tokens left out of INT8 because they hold NaN or Inf; under
                                                    * TLAMP_QUANTISE_FLY those of Q only */
-    /* LAMP. A tile is here lamp_b_q rows by block_n keys */
+    /* LAMP. A tile is here lamp_b_q rows by block_n keys; what every kind of mask hides from all rows does not count */
     int64_t sub_blocks, sub_blocks_recomputed; /* legal ones; of them forced + stage_one + stage_two */
     int64_t stage_one, stage_two, forced; /* recomputed by stage one, by stage two, because the routing word says so */
     int64_t sub_blocks_executed;          /* computed high in the end: more under lamp_compact */
@@ -366,7 +367,7 @@ typedef struct tlamp_tensors {
     const float *alibi_slopes; /* has_alibi: [batch or 1, num_heads_q] */
     const float *sinks;        /* has_sinks: [num_heads_q] */
 
-    /* ROUTED (ALGORITHMS A3, A4, A6). Group g of routing row m, KV head h of sequence b is bit g % 64 of
+    /* ROUTED, and optionally LAMP, where bit 1 permits cheap logits and 0 forces high ones (ALGORITHMS A3, A4, A6, C0). Group g of routing row m, KV head h of sequence b is bit g % 64 of
      *   words[b * batch + h * head + m * row + g / 64]; 1 = INT8. Packed sequences: row is cu_tm[b] + m instead, with
      *   cu_tm the prefix sums of ceil(Lq_b / block_m), and batch is ignored. Strides in words, 0 shares. Bits of groups
      *   that no row of the routing row sees are ignored.

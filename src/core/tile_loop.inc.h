@@ -163,10 +163,11 @@ TL_INLINE void tl_tile_loop(tl_ctx *x)
     tl_begin(x, &state.acc);
     for (int32_t rb = 0; rb < blocks; rb++) { /* a sink is a key without a value that was seen first */
         tl_rows *row = &state.rows[rb];
-        tl_sinks(x, rb, row->m);
+        float sink[TL_ROWS];
+        tl_sinks(x, rb, sink);
         for (int r = 0; r < TL_ROWS; r++) {
-            row->m[r] = tl_hold(row->m[r]);
-            row->l[r] = row->m[r] == TL_NEVER ? 0.f : 1.f;
+            row->m[r] = tl_hold(sink[r]);
+            row->l[r] = row->m[r] == TL_NEVER ? 0.f : tl_hold(tl_exp2(sink[r] - row->m[r])); /* 1, unless m was rounded */
         }
 #if TL_LAMP
         tl_lamp_start(x, row);

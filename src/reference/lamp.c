@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/exp2.h"
 #include "core/minifloat.h"
+#include "core/online_softmax.h"
 #include "core/routing.h"
 #include "reference.h"
 #include "status.h"
 #include "validate.h"
 
-enum { MAX_SUBS = TL_REF_LAMP_MAX_SUBS, EXACT_SUBS = 8 };
+enum { MAX_SUBS = 32, EXACT_SUBS = 8 };
 
 typedef enum { LOW, HIGH, F32 } precision;
 
@@ -22,7 +22,7 @@ typedef enum { LOW, HIGH, F32 } precision;
 typedef struct warp {
     const tl_ref *ref;
     const tlamp_policy *policy;
-    tl_ref_lamp_counts *counts;
+    tlamp_counters *counters;
     tl_ref_seq seq;
     int32_t head, head_k;
     int64_t first_row; /* inside its sequence */
@@ -88,8 +88,7 @@ static float finished(const warp *w, float c, int32_t key, int32_t row)
         c -= slope * (float)(distance < 0 ? -distance : distance);
     }
     if (p->has_bias) c += (float)tl_ref_bias(w->ref, &w->seq, w->head, i, j);
-    const float limit = 2.35e38f;
-    return !tl_is_finite(c) ? c : c > limit ? limit : c < -limit ? -limit : c;
+    return tl_limit_logit(c);
 }
 
 /* One entry of K^T Q in a precision: the recursive accumulation of B4. */
@@ -452,22 +451,22 @@ static void count_logits(const warp *w, uint32_t legal)
         for (int32_t row = 0; row < w->rows; row++) {
             const float y = fabsf(w->y[(int64_t)key * w->rows + row]);
             if (!sees(w, key, row) || !tl_is_finite(y)) continue;
-            w->counts->saturated += is_hw(w) && level != F32 && y >= tl_mini_max(logit_format(level));
-            if (y > w->counts->largest_logit) w->counts->largest_logit = y;
+            w->counters->saturated_logits += is_hw(w) && level != F32 && y >= tl_mini_max(logit_format(level));
+            if (y > w->counters->largest_logit) w->counters->largest_logit = y;
         }
     }
 }
 
-static void count_tile(tl_ref_lamp_counts *counts, uint32_t legal, uint32_t forced, uint32_t one, uint32_t two)
+static void count_tile(tlamp_counters *counters, uint32_t legal, uint32_t forced, uint32_t one, uint32_t two)
 {
     const int32_t n = size_of(forced | one | two);
-    counts->sub_blocks += size_of(legal);
-    counts->sub_blocks_recomputed += n;
-    counts->tiles_recomputed[n > 2 ? 2 : n]++;
-    counts->histogram[n]++;
-    counts->forced += size_of(forced);
-    counts->stage_one += size_of(one);
-    counts->stage_two += size_of(two);
+    counters->sub_blocks += size_of(legal);
+    counters->sub_blocks_recomputed += n;
+    counters->tiles_recomputed[n > 2 ? 2 : n]++;
+    counters->histogram[n]++;
+    counters->forced += size_of(forced);
+    counters->stage_one += size_of(one);
+    counters->stage_two += size_of(two);
 }
 
 /* Lines 7 to 26 of a LAMP run. */
@@ -492,13 +491,13 @@ static void decide_tile(warp *w, int64_t tile, uint32_t legal)
         forced = legal;
         compute_tile(w, legal, HIGH);
     }
-    count_tile(w->counts, legal, forced, one, two);
+    count_tile(w->counters, legal, forced, one, two);
     int32_t high = size_of(forced | one | two);
     if (w->policy->lamp_compact && high >= 2) {
         compute_tile(w, legal, HIGH);
         high = size_of(legal);
     }
-    w->counts->sub_blocks_executed += high;
+    w->counters->sub_blocks_executed += high;
 }
 
 /* Lines 6 to 28. */
@@ -513,7 +512,7 @@ static void key_tile(warp *w, int64_t tile)
     case TLAMP_LAMP_RUN_F32: compute_tile(w, legal, F32); break;
     default: decide_tile(w, tile, legal); break;
     }
-    if (w->policy->lamp_run != TLAMP_LAMP_RUN_LAMP) count_tile(w->counts, legal, 0, 0, 0);
+    if (w->policy->lamp_run != TLAMP_LAMP_RUN_LAMP) count_tile(w->counters, legal, 0, 0, 0);
     count_logits(w, legal);
     sum_columns(w, w->omega); /* 27 */
     for (int32_t row = 0; row < w->rows; row++) {
@@ -624,19 +623,6 @@ static bool allocate(warp *w)
     return true;
 }
 
-static tlamp_status check_words(const tlamp_problem *p, const tlamp_tensors *t, tlamp_error *err)
-{
-    for (int64_t b = 0; t->words && b < p->batch; b++) {
-        const int64_t lk = tl_sequence_lengths(p, t, b).layout_k;
-        const int32_t g = t->groups ? t->groups[b] : tl_auto_group(lk, p->policy->block_n);
-        if (g <= 0 || tl_ceil_div(tl_num_groups(lk, p->policy->block_n, g), 64) > p->words_per_row)
-            return tl_fail(err, TLAMP_INVALID_ARGUMENT, "words_per_row",
-                           "the groups of sequence %lld do not fit into %d words per routing row", (long long)b,
-                           (int)p->words_per_row);
-    }
-    return TLAMP_OK;
-}
-
 static tlamp_status check_policy(const tlamp_problem *p, const tlamp_tensors *t, tlamp_error *err)
 {
     const tlamp_policy *policy = p->policy;
@@ -657,11 +643,10 @@ tlamp_status tl_ref_lamp(const tlamp_problem *problem, const tlamp_tensors *tens
                          tlamp_error *err)
 {
     tl_ref ref;
-    tl_ref_lamp_counts counts = {0};
+    tlamp_counters counters = {.struct_size = sizeof counters};
     tlamp_status status = tl_validate_problem(&ref.problem, &ref.policy, problem, err);
     if (!status) status = tl_validate_tensors(&ref.tensors, &ref.problem, tensors, err);
     if (!status) status = check_policy(&ref.problem, &ref.tensors, err);
-    if (!status) status = check_words(&ref.problem, &ref.tensors, err);
     if (status) return status;
 
     const tlamp_problem *p = &ref.problem;
@@ -669,11 +654,11 @@ tlamp_status tl_ref_lamp(const tlamp_problem *problem, const tlamp_tensors *tens
     ref.rows = p->varlen ? p->total_q : p->batch * p->max_seqlen_q;
     ref.keys = p->varlen ? p->total_k : p->batch * p->max_seqlen_k;
     if (ref.rows && p->num_heads_q) {
-        warp w = {.ref = &ref, .policy = &ref.policy, .counts = &counts};
+        warp w = {.ref = &ref, .policy = &ref.policy, .counters = &counters};
         if (!allocate(&w)) return tl_fail(err, TLAMP_OUT_OF_MEMORY, "", "no memory for a warp's tile");
         run_all(&w, outputs);
         free(w.token);
     }
-    if (outputs->counts) *outputs->counts = counts;
+    if (outputs->counters) *outputs->counters = counters;
     return TLAMP_OK;
 }

@@ -15,7 +15,7 @@
  *   softcap > 0: c = softcap * tanh(c / softcap)
  *   ALiBi:       c = c - slope * |j - (i + Lk - Lq)|
  *   bias:        c = c + bias
- *   y = rnd(limit(c)): limit keeps finite numbers within +-2.35e38 (tl_log2_logit's limit)
+ *   y = rnd(limit(c)): limit keeps finite numbers within +-2.35e38 (tl_limit_logit)
  * rnd is nothing in the F32 run, where y = limit(c). Operands are numbers: an INT8 code times its scale, rounded once.
  *
  * A warp is b_q rows of one query head, from the first row of its tile of block_m rows (the last warp of a tile may have
@@ -66,25 +66,11 @@ typedef enum tl_ref_lamp_place {
     TL_REF_LAMP_RESCALE = 7
 } tl_ref_lamp_place;
 
-enum { TL_REF_LAMP_MAX_SUBS = 32 };
-
-/* In one tile n sub-blocks are high: forced by the routing word, by stage one, by stage two. */
-typedef struct tl_ref_lamp_counts {
-    int64_t sub_blocks;                   /* legal ones */
-    int64_t sub_blocks_recomputed;        /* sum of n = forced + stage_one + stage_two */
-    int64_t tiles_recomputed[3];          /* tiles with n = 0, 1, 2 or more; a tile: one warp against one key tile */
-    int64_t stage_one, stage_two, forced; /* sub-blocks */
-    int64_t histogram[TL_REF_LAMP_MAX_SUBS + 1]; /* tiles by n */
-    int64_t sub_blocks_executed;                 /* high in the end: more than recomputed under lamp_compact */
-    int64_t saturated;                           /* hw: final logits at the end of their format, +-448 or +-511.75 */
-    float largest_logit;                         /* max |y| of the final logits that are finite */
-} tl_ref_lamp_counts;
-
-/* Dense arrays as tlamp_reference's: o [R, num_heads_q, head_dim_v], lse [num_heads_q, R]; each may be NULL. Rows that no
- * sequence owns are left untouched. */
+/* Dense arrays as tlamp_reference's: o [R, num_heads_q, head_dim_v], lse [num_heads_q, R]. Rows that no sequence owns are
+ * left untouched. counters: those of LAMP, the others are 0; forced sub-blocks are recomputed ones too. Each may be NULL. */
 typedef struct tl_ref_lamp_outputs {
     float *o, *lse;
-    tl_ref_lamp_counts *counts;
+    tlamp_counters *counters;
 } tl_ref_lamp_outputs;
 
 /* Checks its arguments as tlamp_execute does; the policy's kind must be LAMP with the format E4M3. Serial. */

@@ -8,7 +8,7 @@
 
 #include "tilelamp/tilelamp.h"
 
-/* ---------------------------------------------------------------------------------------------- one small problem */
+/* --------------------------------------------------------------------------------------------- one small problem */
 
 enum { MOST = 1 << 16 };
 
@@ -25,8 +25,7 @@ static double *doubles(size_t n)
 {
     double *x = malloc((n + 1) * sizeof *x);
     cr_assert(x);
-    for (size_t i = 0; i < n + 1; i++)
-        x[i] = -7777;
+    for (size_t i = 0; i < n + 1; i++) x[i] = -7777;
     return x;
 }
 
@@ -88,14 +87,12 @@ static void drop(fixture *f)
 
 static void set(float *to, size_t n, float value)
 {
-    for (size_t i = 0; i < n; i++)
-        to[i] = value;
+    for (size_t i = 0; i < n; i++) to[i] = value;
 }
 
 static void count_up(float *to, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        to[i] = (float)i;
+    for (size_t i = 0; i < n; i++) to[i] = (float)i;
 }
 
 #define NEAR(actual, expected, tolerance)                                                                              \
@@ -103,7 +100,7 @@ static void count_up(float *to, size_t n)
                        (double)(expected))
 #define SAME(actual, expected) cr_assert((actual) == (expected), "%s = %.17g", #actual, (double)(actual))
 
-/* ---------------------------------------------------------------------------------------------- A. masks, empty rows */
+/* --------------------------------------------------------------------------------------------- A. masks, empty rows */
 
 Test(reference, b01_row_without_keys)
 {
@@ -122,8 +119,7 @@ Test(reference, b01_row_without_keys)
             SAME(f.lse[i], -HUGE_VAL);
         else
             NEAR(f.lse[i], log(4), 1e-12);
-        for (int j = 0; j < 4; j++)
-            SAME(f.weights[4 * i + j], i == 1 ? 0 : .25);
+        for (int j = 0; j < 4; j++) SAME(f.weights[4 * i + j], i == 1 ? 0 : .25);
     }
     SAME(f.o_bound[2], 0);
     SAME(f.lse_bound[1], 0);
@@ -136,10 +132,8 @@ Test(reference, b01_bottom_right_more_rows_than_keys)
     f.p.mask = TLAMP_MASK_CAUSAL;
     set(f.v, 2, 1);
     run(&f);
-    for (int i = 0; i < 5; i++)
-        SAME(f.o[i], i < 3 ? 0 : 1);
-    for (int i = 0; i < 3; i++)
-        SAME(f.lse[i], -HUGE_VAL);
+    for (int i = 0; i < 5; i++) SAME(f.o[i], i < 3 ? 0 : 1);
+    for (int i = 0; i < 3; i++) SAME(f.lse[i], -HUGE_VAL);
     SAME(f.lse[3], 0);
     NEAR(f.lse[4], 0.693147, 1e-6);
     drop(&f);
@@ -153,8 +147,7 @@ Test(reference, b02_band)
         f.p.window_left = 9;
         set(f.v, 640, 1);
         run(&f);
-        for (int i = 0; i < 640; i++)
-            NEAR(f.o[i], 1, 1e-15);
+        for (int i = 0; i < 640; i++) NEAR(f.o[i], 1, 1e-15);
         drop(&f);
     }
 }
@@ -179,8 +172,7 @@ Test(reference, b04_very_negative_logits)
     for (int n = 0; n < 5; n++) {
         f = make(1, 1, 1, 1, 64, 128, 1);
         set(f.q, 128, 1);
-        for (size_t j = 0; j < 64; j++)
-            set(f.k + 128 * j, 128, (levels[n] + (j == 0 ? 5000.f : 0)) / 128);
+        for (size_t j = 0; j < 64; j++) set(f.k + 128 * j, 128, (levels[n] + (j == 0 ? 5000.f : 0)) / 128);
         count_up(f.v, 64);
         f.v[0] = 100;
         run(&f);
@@ -243,8 +235,7 @@ Test(reference, b08_alignment)
     f.p.mask = TLAMP_MASK_CAUSAL;
     count_up(f.v, 128);
     run(&f);
-    for (int i = 0; i < 3; i++)
-        NEAR(f.o[i], 62.5 + .5 * i, 1e-12);
+    for (int i = 0; i < 3; i++) NEAR(f.o[i], 62.5 + .5 * i, 1e-12);
     drop(&f);
 }
 
@@ -256,17 +247,14 @@ Test(reference, b09_window)
     f.p.window_left = 2;
     count_up(f.v, 6);
     run(&f);
-    for (int i = 0; i < 6; i++)
-        NEAR(f.o[i], expected[i], 1e-12);
+    for (int i = 0; i < 6; i++) NEAR(f.o[i], expected[i], 1e-12);
     f.p.window_left = 5; /* as good as none */
     run(&f);
-    for (int i = 0; i < 6; i++)
-        NEAR(f.o[i], .5 * i, 1e-12);
+    for (int i = 0; i < 6; i++) NEAR(f.o[i], .5 * i, 1e-12);
     f.p.window_left = f.p.window_right = INT64_MAX;
     f.p.mask = TLAMP_MASK_NONE;
     run(&f);
-    for (int i = 0; i < 6; i++)
-        NEAR(f.o[i], 2.5, 1e-12);
+    for (int i = 0; i < 6; i++) NEAR(f.o[i], 2.5, 1e-12);
     f.p.window_left = -3;
     cr_assert_eq(tlamp_reference(&f.p, &f.t, &f.out, NULL, NULL), TLAMP_INVALID_ARGUMENT);
     drop(&f);
@@ -275,8 +263,7 @@ Test(reference, b09_window)
     f.p.window_left = 32;
     f.p.window_right = 64;
     run(&f);
-    for (int i = 0; i < 129; i++)
-        cr_assert_eq(f.lse[i] == -HUGE_VAL, i == 0, "row %d", i);
+    for (int i = 0; i < 129; i++) cr_assert_eq(f.lse[i] == -HUGE_VAL, i == 0, "row %d", i);
     drop(&f);
 }
 
@@ -330,12 +317,9 @@ Test(reference, b11_sinks)
     f.p.window_left = 0;
     f.p.max_seqlen_k = 0; /* no keys at all */
     run(&f);
-    for (int i = 0; i < 4; i++)
-        SAME(f.o[i], 0);
-    for (int i = 0; i < 4; i++)
-        SAME(f.lse[i], (double)sinks[i / 2]);
-    for (int i = 0; i < 4; i++)
-        SAME(f.o_bound[i], 0);
+    for (int i = 0; i < 4; i++) SAME(f.o[i], 0);
+    for (int i = 0; i < 4; i++) SAME(f.lse[i], (double)sinks[i / 2]);
+    for (int i = 0; i < 4; i++) SAME(f.o_bound[i], 0);
     sinks[0] = -INFINITY;
     f.p.max_seqlen_k = 3;
     f.p.window_left = f.p.window_right = -1;
@@ -345,19 +329,17 @@ Test(reference, b11_sinks)
     drop(&f);
 }
 
-/* ---------------------------------------------------------------------------------------------- B. shapes */
+/* --------------------------------------------------------------------------------------------- B. shapes */
 
 Test(reference, b17_gqa)
 {
     fixture f = make(1, 6, 2, 1, 1, 1, 1);
     count_up(f.v, 2);
     run(&f);
-    for (int h = 0; h < 6; h++)
-        SAME(f.o[h], h / 3);
+    for (int h = 0; h < 6; h++) SAME(f.o[h], h / 3);
     f.p.num_heads_q = 3;
     cr_assert_eq(tlamp_reference(&f.p, &f.t, &f.out, NULL, NULL), TLAMP_INVALID_ARGUMENT);
-    for (int h = 0; h < 6; h++)
-        SAME(f.o[h], h / 3);
+    for (int h = 0; h < 6; h++) SAME(f.o[h], h / 3);
     drop(&f);
 }
 
@@ -384,12 +366,11 @@ Test(reference, packed_rows_and_unowned_rows)
     SAME(f.lse[3], -7777);
     SAME(f.lse_bound[3], -7777);
     SAME(f.weights[9], -7777);
-    for (int j = 0; j < 3; j++)
-        SAME(f.weights[j], j == 0 ? 1 : 0);
+    for (int j = 0; j < 3; j++) SAME(f.weights[j], j == 0 ? 1 : 0);
     drop(&f);
 }
 
-/* ---------------------------------------------------------------------------------------------- C. numerics */
+/* --------------------------------------------------------------------------------------------- C. numerics */
 
 Test(reference, b20_large)
 {
@@ -418,21 +399,17 @@ Test(reference, b25_natural_log)
 {
     fixture f = make(1, 2, 1, 3, 2, 1, 1);
     run(&f);
-    for (int i = 0; i < 6; i++)
-        NEAR(f.lse[i], 0.693147, 1e-6);
-    for (int i = 0; i < 3; i++)
-        f.q[2 * i] = f.q[2 * i + 1] = 0;
+    for (int i = 0; i < 6; i++) NEAR(f.lse[i], 0.693147, 1e-6);
+    for (int i = 0; i < 3; i++) f.q[2 * i] = f.q[2 * i + 1] = 0;
     set(f.k, 2, 1);
     for (int i = 0; i < 3; i++)
-        for (int h = 0; h < 2; h++)
-            f.q[2 * i + h] = (float)(10 * h + i); /* [head][row] */
+        for (int h = 0; h < 2; h++) f.q[2 * i + h] = (float)(10 * h + i); /* [head][row] */
     run(&f);
-    for (int i = 0; i < 6; i++)
-        NEAR(f.lse[i], 10 * (i / 3) + i % 3 + log(2), 1e-12);
+    for (int i = 0; i < 6; i++) NEAR(f.lse[i], 10 * (i / 3) + i % 3 + log(2), 1e-12);
     drop(&f);
 }
 
-/* ---------------------------------------------------------------------------------------------- NaN and Inf */
+/* --------------------------------------------------------------------------------------------- NaN and Inf */
 
 Test(reference, hidden_keys_may_hold_anything)
 {
@@ -470,10 +447,8 @@ Test(reference, nan_in_k_reaches_the_rows_that_see_it)
     set(f.v, 6, 1);
     run(&f);
     SAME(f.o[0], 1);
-    for (int i = 2; i < 6; i++)
-        cr_assert(isnan(f.o[i]) && isnan(f.o_bound[i]) && isnan(f.abs_pv[i]));
-    for (int i = 1; i < 3; i++)
-        cr_assert(isnan(f.lse[i]) && isnan(f.lse_bound[i]));
+    for (int i = 2; i < 6; i++) cr_assert(isnan(f.o[i]) && isnan(f.o_bound[i]) && isnan(f.abs_pv[i]));
+    for (int i = 1; i < 3; i++) cr_assert(isnan(f.lse[i]) && isnan(f.lse_bound[i]));
     SAME(f.weights[5], 0); /* row 1 does not see key 2 */
     drop(&f);
 }
@@ -510,8 +485,7 @@ Test(reference, nonfinite_values_stay_in_their_column)
     SAME(f.o[1], HUGE_VAL);
     SAME(f.o[2], -HUGE_VAL);
     SAME(f.o[3], 2);
-    for (int c = 0; c < 3; c++)
-        cr_assert(isnan(f.o_bound[c]));
+    for (int c = 0; c < 3; c++) cr_assert(isnan(f.o_bound[c]));
     cr_assert(f.o_bound[3] < 1e-4);
     f.v[5] = -INFINITY; /* Inf - Inf */
     run(&f);
@@ -520,13 +494,12 @@ Test(reference, nonfinite_values_stay_in_their_column)
     f.q[0] = 1;
     f.k[1] = 1000; /* the weight of key 0 underflows: 0 * Inf, 0 * NaN */
     run(&f);
-    for (int c = 0; c < 3; c++)
-        cr_assert(isnan(f.o[c]));
+    for (int c = 0; c < 3; c++) cr_assert(isnan(f.o[c]));
     SAME(f.o[3], 0);
     drop(&f);
 }
 
-/* ---------------------------------------------------------------------------------------------- a second computation */
+/* --------------------------------------------------------------------------------------------- a second computation */
 
 static uint64_t random_state;
 
@@ -621,8 +594,7 @@ static long double logit(const view *w, int32_t head, int64_t i, int64_t j)
     const double *k = w->k->value + MOST / 2 + b * p->k_stride.batch + (w->k_token + j) * p->k_stride.seq +
                       head_k * p->k_stride.head;
     long double s = 0;
-    for (int32_t c = 0; c < p->head_dim_qk; c++)
-        s += (long double)q[c] * (long double)k[c];
+    for (int32_t c = 0; c < p->head_dim_qk; c++) s += (long double)q[c] * (long double)k[c];
     s *= p->softmax_scale > 0 ? (long double)p->softmax_scale : 1 / sqrtl((long double)p->head_dim_qk);
     if (p->softcap > 0) s = (long double)p->softcap * tanhl(s / (long double)p->softcap);
     const tlamp_score_strides *bs = &p->bias_stride;
@@ -638,8 +610,7 @@ static void check_row(const view *w, int32_t head, int64_t i, const double *o, d
     const tlamp_problem *p = w->p;
     const int64_t b = p->varlen ? 0 : w->b, head_k = head * p->num_heads_k / p->num_heads_q;
     long double total = p->has_sinks ? expl((long double)w->t->sinks[head]) : 0;
-    for (int64_t j = 0; j < w->lk; j++)
-        total += sees(w, head, i, j) ? expl(logit(w, head, i, j)) : 0;
+    for (int64_t j = 0; j < w->lk; j++) total += sees(w, head, i, j) ? expl(logit(w, head, i, j)) : 0;
     if (total > 0)
         NEAR(lse, (double)logl(total), 1e-6);
     else
@@ -683,10 +654,8 @@ static void random_problem(uint64_t seed)
         cu_k[b + 1] = cu_k[b] + (int32_t)draw(lk + 1);
         used[b] = (int32_t)draw((draw(2) ? lk : 3) + 1);
     }
-    for (int i = 0; i < 32; i++)
-        slopes[i] = (float)uniform();
-    for (int i = 0; i < 8; i++)
-        sinks[i] = (float)normal();
+    for (int i = 0; i < 32; i++) slopes[i] = (float)uniform();
+    for (int i = 0; i < 8; i++) sinks[i] = (float)normal();
 
     p->varlen = draw(3) == 0;
     p->total_q = batch * lq;
@@ -712,8 +681,7 @@ static void random_problem(uint64_t seed)
     noise v = make_noise((tlamp_dtype)draw(3)), bias = make_noise((tlamp_dtype)draw(3));
     uint8_t *mask = malloc(MOST);
     cr_assert(mask);
-    for (int i = 0; i < MOST; i++)
-        mask[i] = draw(3) != 0;
+    for (int i = 0; i < MOST; i++) mask[i] = draw(3) != 0;
     p->q_dtype = q.dtype;
     p->k_dtype = k.dtype;
     p->v_dtype = v.dtype;
@@ -775,20 +743,17 @@ static void random_problem(uint64_t seed)
 
 Test(reference, random_problems)
 {
-    for (uint64_t seed = 0; seed < 300; seed++)
-        random_problem(seed);
+    for (uint64_t seed = 0; seed < 300; seed++) random_problem(seed);
 }
 
-/* ---------------------------------------------------------------------------------------------- the call */
+/* --------------------------------------------------------------------------------------------- the call */
 
 Test(reference, sizes_of_zero)
 {
     fixture f = make(1, 2, 1, 2, 0, 1, 1);
     run(&f);
-    for (int i = 0; i < 4; i++)
-        SAME(f.o[i], 0);
-    for (int i = 0; i < 4; i++)
-        SAME(f.lse[i], -HUGE_VAL);
+    for (int i = 0; i < 4; i++) SAME(f.o[i], 0);
+    for (int i = 0; i < 4; i++) SAME(f.lse[i], -HUGE_VAL);
     f.p.max_seqlen_q = 0;
     run(&f);
     f.p.batch = 0;
@@ -807,10 +772,8 @@ Test(reference, codes_of_the_callers)
     static int8_t codes[3][TOKENS * HQ * W];
     static float scales[3][BLOCKS * HQ];
     for (int x = 0; x < 3; x++) {
-        for (int i = 0; i < TOKENS * HQ * W; i++)
-            codes[x][i] = (int8_t)(draw(255) - 127);
-        for (int i = 0; i < BLOCKS * HQ; i++)
-            scales[x][i] = (float)uniform() * .02f;
+        for (int i = 0; i < TOKENS * HQ * W; i++) codes[x][i] = (int8_t)(draw(255) - 127);
+        for (int i = 0; i < BLOCKS * HQ; i++) scales[x][i] = (float)uniform() * .02f;
     }
     for (int per_token = 0; per_token < 2; per_token++) {
         fixture f = make(1, HQ, HK, TOKENS, TOKENS, W, W);
@@ -849,8 +812,7 @@ Test(reference, codes_of_the_callers)
         f.t.k_scale = scales[1];
         f.t.v_scale = scales[2];
         cr_assert_eq(tlamp_reference(&f.p, &f.t, &out, NULL, NULL), TLAMP_OK);
-        for (int i = 0; i < TOKENS * HQ * W; i++)
-            NEAR(o[i], f.o[i], 1e-6); /* f32 rounds scale * code */
+        for (int i = 0; i < TOKENS * HQ * W; i++) NEAR(o[i], f.o[i], 1e-6); /* f32 rounds scale * code */
         free(o);
         drop(&f);
     }

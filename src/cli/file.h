@@ -1,0 +1,18 @@
+/* Output files that are either complete or not there: written beside their place, then renamed into it. */
+#ifndef TL_CLI_FILE_H
+#define TL_CLI_FILE_H
+
+#include <stdio.h>
+
+#include "fault.h"
+
+typedef struct file_writer {
+    const char *path;
+    char *temporary;
+    FILE *stream; /* write here; errors show at file_end */
+} file_writer;
+
+int file_begin(file_writer *writer, const char *path, fault *f);
+int file_end(file_writer *writer, fault *f);
+
+#endif

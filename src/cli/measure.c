@@ -1,0 +1,393 @@
+#define _GNU_SOURCE /* clock_gettime */
+#include "measure.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "parse.h"
+#include "qkv.h"
+
+/* ------------------------------------------------------------------------------------------------ subjects */
+
+static double *new_doubles(int64_t count) { return calloc((size_t)count + 1, sizeof(double)); }
+
+static bool allocate_reference(subject *s)
+{
+    const int64_t rows = s->in.rows, heads = s->in.spec.heads_q, dv = s->in.spec.dv;
+    s->o = new_doubles(rows * heads * dv);
+    s->o_bound = new_doubles(rows * heads * dv);
+    s->lse = new_doubles(rows * heads);
+    s->lse_bound = new_doubles(rows * heads);
+    s->problem = problem_print(&s->in.spec);
+    return s->o && s->o_bound && s->lse && s->lse_bound && s->problem;
+}
+
+static int generate(subject *s, const char *problem, const common_options *options, fault *f)
+{
+    problem_spec spec;
+    int code = problem_parse(&spec, problem, f);
+    if (code) return code;
+    if (options->has_seed) spec.seed = options->seed;
+    code = input_create(&s->in, &spec, f);
+    return code ? code : input_fill(&s->in, f);
+}
+
+int subject_create(subject *s, const char *problem, const char *path, const common_options *options, fault *f)
+{
+    *s = (subject){.path = path};
+    int code = path ? qkv_load(&s->in, path, &s->source, f) : generate(s, problem, options, f);
+    if (!code && options->threads) s->in.spec.threads = options->threads;
+    if (!code && !allocate_reference(s)) code = fault_no_memory(f);
+    if (code) subject_free(s);
+    return code;
+}
+
+void subject_drop_data(subject *s)
+{
+    input_free(&s->in);
+    free(s->o);
+    free(s->lse);
+    free(s->o_bound);
+    free(s->lse_bound);
+    s->o = s->lse = s->o_bound = s->lse_bound = NULL;
+}
+
+void subject_free(subject *s)
+{
+    subject_drop_data(s);
+    free(s->source);
+    free(s->problem);
+    *s = (subject){.path = NULL};
+}
+
+/* ------------------------------------------------------------------------------------------------ one policy */
+
+/* A policy ready to run. */
+typedef struct job {
+    measurement *result;
+    tlamp_policy policy;
+    tlamp_problem problem;
+    tlamp_tensors tensors;
+    tlamp_plan *plan;
+    size_t workspace_bytes;
+    double *seconds; /* of each repeat */
+} job;
+
+/* What the jobs of one measurement share. */
+typedef struct session {
+    subject *s;
+    const common_options *options;
+    tlamp_exec exec;
+    void *workspace;
+    size_t workspace_bytes;
+    job *jobs;
+    int count;
+    progress *bar;
+} session;
+
+enum { MAX_REPEATS = 51 };
+
+static double now(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The library's text, with the command that leads to it. */
+static int library_fault(const session *x, const job *j, const tlamp_error *err, fault *f)
+{
+    const int code = fault_from_library(f, err);
+    char text[sizeof f->text];
+    memcpy(text, f->text, sizeof text);
+    if (x->s->path)
+        return fault_set(f, code, "%.300s [tilelamp run --qkv %s --policy \"%s\"]", text, x->s->path,
+                         j->result->policy.text);
+    return fault_set(f, code, "%.300s [tilelamp run \"%s\" --policy \"%s\"]", text, x->s->problem,
+                     j->result->policy.text);
+}
+
+static bool is_power_of_two(int64_t x) { return x > 0 && (x & (x - 1)) == 0; }
+
+static void describe_job(const session *x, job *j)
+{
+    const input *in = &x->s->in;
+    const policy_spec *policy = &j->result->policy;
+    j->policy = policy->policy;
+    if (policy->hadamard_if_possible && is_power_of_two(in->spec.d)) j->policy.hadamard = 1;
+    j->problem = in->problem;
+    j->problem.policy = &j->policy;
+    if (policy->splits) j->problem.num_splits = policy->splits;
+    j->tensors = in->tensors;
+}
+
+/* Words, plan and workspace size. The library is asked first, so that words are only built for what it accepts. */
+static int prepare_job(const session *x, job *j, fault *f)
+{
+    tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
+    routing *routes = &j->result->routes;
+    int code = routing_open(routes, &j->result->policy, f);
+    if (code) return code;
+    describe_job(x, j);
+    if (tlamp_supported(&j->problem, &err)) return library_fault(x, j, &err, f);
+    if (policy_has_words(&j->result->policy)) {
+        const uint32_t seed = x->options->has_seed ? (uint32_t)x->options->seed : 42;
+        code = routing_build(routes, &j->result->policy, &x->s->in, seed, f);
+        if (code) return code;
+        j->problem.words_per_row = routes->words_per_row;
+        routing_apply(routes, &j->tensors);
+    }
+    if (tlamp_plan_create(&j->plan, &j->problem, NULL, &err)) return library_fault(x, j, &err, f);
+    j->result->kernel = tlamp_plan_kernel_name(j->plan);
+    j->workspace_bytes = tlamp_plan_workspace_size(j->plan, x->exec.num_threads);
+    return DONE;
+}
+
+static int execute(const session *x, job *j, tlamp_counters *counters, fault *f)
+{
+    tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
+    j->tensors.counters = counters;
+    if (tlamp_execute(j->plan, &j->tensors, &x->exec, x->workspace, x->workspace_bytes, &err))
+        return library_fault(x, j, &err, f);
+    return DONE;
+}
+
+/* ------------------------------------------------------------------------------------------------ errors */
+
+/* Sums over the elements of O and LSE. */
+typedef struct errors {
+    double max, sum, squares, exact_squares, max_lse, to_bound;
+    int64_t count;
+} errors;
+
+/* Where an element is, for a complaint. */
+typedef struct place {
+    int64_t b, i, h, c; /* c < 0: LSE */
+} place;
+
+static void complain(measurement *m, place at, double got, double exact, double bound)
+{
+    if (m->failed) return; /* the first one is enough */
+    m->failed = true;
+    char where[100], reason[60] = "which it must equal";
+    if (at.c < 0)
+        (void)snprintf(where, sizeof where, "LSE of sequence %lld, row %lld, head %lld", (long long)at.b,
+                       (long long)at.i, (long long)at.h);
+    else
+        (void)snprintf(where, sizeof where, "O of sequence %lld, row %lld, head %lld, column %lld", (long long)at.b,
+                       (long long)at.i, (long long)at.h, (long long)at.c);
+    if (isfinite(exact)) (void)snprintf(reason, sizeof reason, "beyond the bound of %.3g", bound);
+    (void)snprintf(m->complaint, sizeof m->complaint, "%s is %.9g and exactly %.9g, %s", where, got, exact, reason);
+}
+
+/* The largest finite number of a dtype, and half a step more. */
+static double overflow_threshold(tlamp_dtype dtype)
+{
+    return dtype == TLAMP_F16 ? 65520 : dtype == TLAMP_BF16 ? 0x1.ffp127 : 0x1.ffffffp127;
+}
+
+/* An element is right if it is NaN or Inf where the exact one is, and otherwise no further off than its bound. An exact
+ * value that the dtype cannot hold is Inf. Returns the error, 0 where both are the same infinity or NaN. */
+static double check_element(measurement *m, errors *e, place at, double got, double exact, double bound,
+                            tlamp_dtype dtype)
+{
+    const double threshold = overflow_threshold(dtype);
+    if (isinf(got) && isfinite(exact) && fabs(exact) + bound >= threshold && (got > 0) == (exact > 0)) return 0;
+    if (isnan(got) || isinf(got) || !isfinite(exact)) {
+        const bool same = isnan(exact) ? isnan(got) : got == exact;
+        if (!same) complain(m, at, got, exact, bound);
+        return 0;
+    }
+    const double error = fabs(got - exact);
+    if (!(error <= bound)) complain(m, at, got, exact, bound);
+    if (isfinite(bound)) {
+        const double ratio = error == 0 ? 0 : error / bound;
+        if (!(e->to_bound >= ratio)) e->to_bound = ratio;
+    }
+    return error;
+}
+
+static void check_row(const subject *s, const job *j, errors *e, int64_t b, int64_t i, int64_t h)
+{
+    const input *in = &s->in;
+    const tlamp_tensors *t = &j->tensors;
+    const int64_t dv = in->spec.dv, heads = in->spec.heads_q, row = input_row(in, b, i);
+    const int64_t at = input_offset(&j->problem.o_stride, t->cu_seqlens_q, b, i, h);
+    for (int64_t c = 0; c < dv; c++) {
+        const int64_t r = (row * heads + h) * dv + c;
+        const double got = tensor_get(t->o, in->spec.o_dtype, at + c), exact = s->o[r];
+        const double error = check_element(j->result, e, (place){b, i, h, c}, got, exact, s->o_bound[r],
+                                           in->spec.o_dtype);
+        if (error > e->max) e->max = error;
+        e->sum += error;
+        e->squares += error * error;
+        if (isfinite(exact)) e->exact_squares += exact * exact;
+        e->count++;
+    }
+    const int64_t r = h * in->rows + row;
+    const double got = (double)t->lse[input_lse_offset(in, b, i, h)];
+    const double error = check_element(j->result, e, (place){b, i, h, -1}, got, s->lse[r], s->lse_bound[r], TLAMP_F32);
+    if (error > e->max_lse) e->max_lse = error;
+}
+
+static void check_result(const subject *s, const job *j)
+{
+    const problem_spec *spec = &s->in.spec;
+    measurement *m = j->result;
+    errors e = {.to_bound = (double)NAN};
+    for (int64_t b = 0; b < spec->batch; b++)
+        for (int64_t i = 0; i < problem_length_q(spec, b); i++)
+            for (int64_t h = 0; h < spec->heads_q; h++) check_row(s, j, &e, b, i, h);
+    m->max_abs_error = e.max;
+    m->mean_abs_error = e.count ? e.sum / (double)e.count : 0;
+    m->rel_l2_error = e.squares == 0 ? 0 : sqrt(e.squares / e.exact_squares);
+    m->max_lse_error = e.max_lse;
+    m->max_error_to_bound = e.to_bound;
+}
+
+/* Everything NaN, so that an element that is not written shows. */
+static void wipe_outputs(input *in)
+{
+    const problem_spec *spec = &in->spec;
+    const int32_t *cu = in->tensors.cu_seqlens_q;
+    for (int64_t b = 0; b < spec->batch; b++)
+        for (int64_t i = 0; i < problem_length_q(spec, b); i++)
+            for (int64_t h = 0; h < spec->heads_q; h++) {
+                const int64_t at = input_offset(&in->problem.o_stride, cu, b, i, h);
+                for (int64_t c = 0; c < spec->dv; c++) tensor_set(in->tensors.o, spec->o_dtype, at + c, (double)NAN);
+                in->tensors.lse[input_lse_offset(in, b, i, h)] = NAN;
+            }
+}
+
+static int reference(const session *x, const job *j, const tlamp_reference_outputs *outputs, fault *f)
+{
+    tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
+    tlamp_tensors tensors = j->tensors;
+    tensors.counters = NULL;
+    if (tlamp_reference(&j->problem, &tensors, outputs, &x->exec, &err)) return library_fault(x, j, &err, f);
+    return DONE;
+}
+
+/* The exact result depends on no policy; what a policy may be off by does. */
+static int check_job(session *x, job *j, fault *f)
+{
+    subject *s = x->s;
+    tlamp_reference_outputs outputs = {.struct_size = sizeof outputs, .o_bound = s->o_bound, .lse_bound = s->lse_bound};
+    if (j == x->jobs) {
+        outputs.o = s->o;
+        outputs.lse = s->lse;
+    }
+    progress_step(x->bar, j == x->jobs ? "exact result" : j->result->policy.text);
+    int code = reference(x, j, &outputs, f);
+    if (code) return code;
+    wipe_outputs(&s->in);
+    j->result->counters = (tlamp_counters){.struct_size = sizeof j->result->counters};
+    code = execute(x, j, &j->result->counters, f);
+    if (!code) check_result(s, j);
+    return code;
+}
+
+/* ------------------------------------------------------------------------------------------------ times */
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int count)
+{
+    qsort(values, (size_t)count, sizeof *values, compare_doubles);
+    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+/* The jobs take turns, so that a machine that speeds up or slows down does so for all. At least 3 rounds unless they are
+ * very slow, more while they are short. Each job has run once before. */
+static int time_jobs(session *x, fault *f)
+{
+    const double start = now(), enough = 0.4 * x->count;
+    int rounds = 0;
+    progress_step(x->bar, "timing");
+    while (rounds < MAX_REPEATS) {
+        for (int i = 0; i < x->count; i++) {
+            const double before = now();
+            const int code = execute(x, &x->jobs[i], NULL, f);
+            if (code) return code;
+            x->jobs[i].seconds[rounds] = now() - before;
+        }
+        rounds++;
+        const double spent = now() - start;
+        if ((rounds >= 3 && spent > enough) || spent > 30) break;
+    }
+    const double flop = 2 * problem_visible_cells(&x->s->in.spec) * (double)(x->s->in.spec.d + x->s->in.spec.dv);
+    for (int i = 0; i < x->count; i++) {
+        measurement *m = x->jobs[i].result;
+        const double seconds = median(x->jobs[i].seconds, rounds);
+        m->ms = seconds * 1e3;
+        m->gflops = seconds > 0 ? flop / seconds * 1e-9 : 0;
+    }
+    return DONE;
+}
+
+static void relate_to_high(measurement *results, int count)
+{
+    double high = (double)NAN;
+    for (int i = 0; i < count; i++)
+        if (results[i].policy.policy.kind == TLAMP_POLICY_HIGH && isnan(high)) high = results[i].ms;
+    for (int i = 0; i < count; i++) results[i].speedup = high / results[i].ms;
+}
+
+/* ------------------------------------------------------------------------------------------------ all policies */
+
+static int run_session(session *x, fault *f)
+{
+    for (int i = 0; i < x->count; i++) {
+        const int code = prepare_job(x, &x->jobs[i], f);
+        if (code) return code;
+        if (x->jobs[i].workspace_bytes > x->workspace_bytes) x->workspace_bytes = x->jobs[i].workspace_bytes;
+    }
+    const size_t align = TLAMP_WORKSPACE_ALIGN;
+    if (x->workspace_bytes > SIZE_MAX / 2) return fault_no_memory(f);
+    x->workspace = aligned_alloc(align, (x->workspace_bytes + align) / align * align);
+    if (!x->workspace) return fault_no_memory(f);
+    for (int i = 0; i < x->count; i++) {
+        const int code = check_job(x, &x->jobs[i], f);
+        if (code) return code;
+    }
+    return time_jobs(x, f);
+}
+
+int measure_steps(int count) { return count + 1; }
+
+int measure(subject *s, const policy_spec *policies, int count, measurement *results, const common_options *options,
+            progress *bar, fault *f)
+{
+    session x = {.s = s, .options = options, .count = count, .bar = bar};
+    tlamp_exec_init(&x.exec, sizeof x.exec);
+    x.exec.num_threads = (int32_t)s->in.spec.threads;
+    x.exec.device = options->device;
+    for (int i = 0; i < count; i++) results[i] = (measurement){.policy = policies[i]};
+    x.jobs = calloc((size_t)count + 1, sizeof *x.jobs);
+    double *seconds = new_doubles((int64_t)count * MAX_REPEATS);
+    int code = x.jobs && seconds ? DONE : fault_no_memory(f);
+    for (int i = 0; !code && i < count; i++) {
+        x.jobs[i].result = &results[i];
+        x.jobs[i].seconds = seconds + (size_t)i * MAX_REPEATS;
+    }
+    if (!code) code = run_session(&x, f);
+    if (!code) relate_to_high(results, count);
+    for (int i = 0; x.jobs && i < count; i++) tlamp_plan_destroy(x.jobs[i].plan);
+    free(x.workspace);
+    free(x.jobs);
+    free(seconds);
+    return code;
+}
+
+void measurements_free(measurement *results, int count)
+{
+    for (int i = 0; results && i < count; i++) routing_free(&results[i].routes);
+    free(results);
+}

@@ -1,0 +1,142 @@
+/* `tilelamp run`: one attention, compared with the exact result. */
+#define _GNU_SOURCE /* argp */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "measure.h"
+#include "output.h"
+#include "problem.h"
+#include "result.h"
+
+typedef struct run_options {
+    common_options common; /* first: cli_parse */
+    const char *path, *policy, *out;
+    char *problem; /* from malloc; NULL with path */
+} run_options;
+
+enum { KEY_QKV = 0x2000, KEY_OUT };
+
+static const struct argp_option run_arguments[] = {
+    {"qkv", KEY_QKV, "FILE", 0, "Take q, k and v from a safetensors file", 10},
+    {"policy", 'p', "POLICY", 0, "Precision policy (default: high)", 10},
+    {"out", KEY_OUT, "FILE", 0, "Write o and lse to a safetensors file", 10},
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static error_t take_problem(run_options *o, const struct argp_state *state)
+{
+    if (o->path && state->argc > state->next)
+        return cli_wrong(&o->common, "a problem and a file are given: leave one of them out");
+    if (!o->path) o->problem = join_arguments(state->argv + state->next, state->argc - state->next);
+    return 0;
+}
+
+static error_t parse_run(int key, char *value, struct argp_state *state)
+{
+    run_options *o = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
+    case KEY_QKV:
+        if (o->path) return cli_wrong(&o->common, "--qkv is given twice: run takes one file, compare takes several");
+        o->path = value;
+        return 0;
+    case 'p':
+        if (o->policy) return cli_wrong(&o->common, "--policy is given twice: run takes one, compare takes several");
+        o->policy = value;
+        return 0;
+    case KEY_OUT: o->out = value; return 0;
+    case ARGP_KEY_ARGS: return take_problem(o, state);
+    case ARGP_KEY_NO_ARGS:
+        if (o->path) return 0;
+        return cli_wrong(&o->common,
+                         "no problem: write, say, tilelamp run \"hq8 q1024 d64 causal\", or give --qkv FILE");
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static char *filter_help(int key, const char *text, void *options)
+{
+    (void)options;
+    if (key != ARGP_KEY_HELP_POST_DOC) return (char *)(uintptr_t)text;
+    char *all = NULL;
+    return asprintf(&all, "%s\n%s%s", text, problem_help, policy_help) < 0 ? NULL : all;
+}
+
+static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {NULL, 0, NULL, 0}};
+static const struct argp run_argp = {
+    run_arguments,
+    parse_run,
+    "PROBLEM\n--qkv FILE",
+    "Computes one attention under one precision policy, compares it with the exact result in double precision, and "
+    "times it. "
+    "Fails where an error is larger than the policy promises.\v"
+    "Example: tilelamp run \"hq8 q1024 d64 causal\" --policy band:0.5\n",
+    children,
+    filter_help,
+    NULL,
+};
+
+static void print_text(const subject *s, const measurement *m)
+{
+    const shares share = result_shares(m);
+    char *title = subject_title(s);
+    printf("input          %s\n", title ? title : "");
+    free(title);
+    if (s->source) printf("source         %s\n", s->source);
+    printf("policy         %s\n", m->policy.text);
+    printf("kernel         %s\n", m->kernel);
+    printf("time           %.3f ms, %.2f GFLOP/s\n", m->ms, m->gflops);
+    printf("max error      %.3e   (mean %.3e, relative L2 %.3e)\n", m->max_abs_error, m->mean_abs_error,
+           m->rel_l2_error);
+    printf("max LSE error  %.3e\n", m->max_lse_error);
+    printf("of its bound   %.3g\n", m->max_error_to_bound);
+    if (m->counters.groups)
+        printf("INT8 share     groups %.1f %%, tiles %.1f %%, cells %.1f %%\n", 100 * share.group, 100 * share.tile,
+               100 * share.cell);
+    if (m->counters.sub_blocks)
+        printf("recomputed     %.1f %% of the sub-blocks\n",
+               100 * (double)m->counters.sub_blocks_recomputed / (double)m->counters.sub_blocks);
+}
+
+static int measure_and_print(const run_options *o, subject *s, const policy_spec *policy, measurement *result, fault *f)
+{
+    progress bar;
+    progress_begin(&bar, measure_steps(1));
+    int code = measure(s, policy, 1, result, &o->common, &bar, f);
+    progress_clear(&bar);
+    if (!code && o->out) code = output_write(o->out, s, result, f);
+    if (code) return code;
+    if (!o->common.json) print_text(s, result);
+    if (o->common.json) code = print_json(result_json(s, result), f);
+    return code ? code : result_verdict(s, result, 1, f);
+}
+
+static int run(const run_options *o, fault *f)
+{
+    policy_spec policy;
+    int code = policy_parse(&policy, o->policy ? o->policy : "high", f);
+    if (!code) code = common_apply(&o->common, f);
+    if (code) return code;
+    subject s;
+    code = subject_create(&s, o->problem, o->path, &o->common, f);
+    if (code) return code;
+    measurement *result = calloc(1, sizeof *result);
+    code = result ? measure_and_print(o, &s, &policy, result, f) : fault_no_memory(f);
+    measurements_free(result, 1);
+    subject_free(&s);
+    return code;
+}
+
+int command_run(int argc, char **argv, fault *f)
+{
+    run_options options = {.path = NULL};
+    int code = cli_parse(&run_argp, argc, argv, &options.common);
+    if (code)
+        *f = options.common.error;
+    else
+        code = run(&options, f);
+    free(options.problem);
+    return code;
+}

@@ -1,0 +1,177 @@
+#!/usr/bin/env bash
+# The tilelamp command from outside: what it prints, and its exit status.
+#   commands.sh TILELAMP [DIRECTORY with *.safetensors]
+set -u
+tilelamp=$1
+data=${2:-}
+failures=0
+temporary=$(mktemp -d)
+trap 'rm -rf "$temporary"' EXIT
+cd "$temporary" || exit 1
+mkdir elsewhere
+echo "leak:libfontconfig" >elsewhere/leaks # it keeps its fonts until the program ends
+export LSAN_OPTIONS="suppressions=$PWD/elsewhere/leaks:print_suppressions=0"
+
+failed() {
+    printf 'FAILED: %s\n' "$*"
+    failures=$((failures + 1))
+}
+
+# expect STATUS ARGUMENT...: runs the command into out and err. A failure is one line that begins with tilelamp:.
+expect() {
+    local status=$1 got
+    shift
+    "$tilelamp" "$@" >out 2>err
+    got=$?
+    [[ $got == "$status" ]] || failed "exit status $got, not $status: tilelamp $*: $(head -c 300 err)"
+    if ((got == 0)); then
+        [[ ! -s err ]] || failed "text on stderr: tilelamp $*: $(head -c 300 err)"
+    else
+        [[ $(wc -l <err) == 1 && $(<err) == "tilelamp: "*": "* ]] || failed "not one line: tilelamp $*: $(head -c 300 err)"
+    fi
+}
+
+# has FILE TEXT...
+has() {
+    local file=$1 text
+    shift
+    for text in "$@"; do
+        grep -qF -- "$text" "$file" || failed "no '$text' in $file: $(head -c 300 "$file")"
+    done
+}
+
+is_json() {
+    command -v python3 >/dev/null || return 0
+    python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$1" 2>/dev/null || failed "$1 is no JSON: $(head -c 300 "$1")"
+}
+
+small="hq2 hk1 q70 k130 d20 dv12 f16 causal"
+numbers=("problem" "policy" "kernel" "ms" "gflops" "max_abs_error" "mean_abs_error" "rel_l2_error" "max_lse_error"
+    "max_weight_l1_error" "max_certificate" "certificate_provider" "eps_high" "int8_share" "group" "tile" "cell" "level_share"
+    "low" "x3" "high" "recomputed_share" "counters" "max_error_to_bound")
+
+# ---- usage
+
+expect 0 --help
+expect 0 --version
+for command in info run compare mask; do
+    expect 0 $command --help
+    has out "Usage: tilelamp $command"
+    expect 2 $command --nonsense
+    expect 2 $command --threads 0
+    expect 2 $command --threads
+    expect 2 $command --seed=-1
+    expect 2 $command --device tpu
+done
+expect 2
+expect 2 nonsense
+expect 3 bench
+expect 3 cache inspect file
+
+# ---- info
+
+expect 0 info
+has out scalar
+expect 0 info --json
+is_json out
+has out '"version"' '"isa"' '"kernels"' '"devices"'
+expect 0 info --isa scalar
+expect 2 info --isa nonsense
+expect 3 info --device gpu:60000
+
+# ---- run
+
+expect 0 run "$small"
+expect 0 run $small --policy int8 --json
+is_json out
+for name in "${numbers[@]}"; do has out "\"$name\""; done
+expect 0 run "$small" --policy one --json
+has out '"passed": true'
+expect 0 run "hq2 d16 varlen:5,0,70/9,3,130 causal mask:rowempty bias:f16" --policy band:0.5 --threads 2 --isa scalar --seed 3
+has out "seed:3"
+expect 2 run
+expect 2 run "q4"
+expect 2 run "q4 d4 nonsense"
+expect 2 run "q4 d4" --policy nonsense
+expect 2 run "q4 d4" --policy high --policy int8
+expect 2 run "hq3 hk2 q4 d4"
+expect 2 run "q4 d4" --qkv file
+expect 2 run --qkv missing
+expect 2 run "q2147483647 hq65536 d65536"
+expect 2 run "q4 d4" --out missing/directory/file
+expect 3 run "q4 d4" --policy adaptive:budget=0.5
+expect 3 run "q4 d4 cache:int8"
+
+# ---- run --out: no half-written file, and what was written can be read
+
+expect 0 run "b2 hq2 hk1 q6 d8 f16 layout:bhsd pad:1" --out o.safetensors
+[[ $(ls) == $'elsewhere\nerr\no.safetensors\nout' ]] || failed "run --out leaves other files: $(ls)"
+has o.safetensors '"lse":{"dtype":"F32","shape":[2,2,6]' '"o":{"dtype":"F16","shape":[2,6,2,8]'
+expect 2 run --qkv o.safetensors
+has err "tensor q is missing"
+expect 0 run "hq2 d8 varlen:3,4/5,6" --out o.safetensors
+has o.safetensors '"lse":{"dtype":"F32","shape":[2,7]' '"cu_seqlens_q":{"dtype":"I32","shape":[3]' '"layout":"thd"'
+
+# ---- mask, and maps as policies
+
+expect 0 mask --layout band --coverage 0.5 --lq 1024 --lk 1024 --block-m 64 --block-n 64 --causal --json
+is_json out
+has out '"words": [' '"group": 1' '"t_m": 16' '"t_mask": 16' '"group": 0.485294118' '"width": 4'
+expect 0 mask --layout one --lq 4096 --json
+has out 18446744073709551615
+expect 0 mask --layout one --lq 130 --lk 4160 --block-n 16 --group 1 --json
+is_json out
+has out '"words": [[18446744073709551615, '
+expect 0 mask --layout global --coverage 0.25 --lq 300 --window 100,0 --svg map.svg --png map.png
+has map.svg "<svg"
+has map.png "PNG"
+expect 2 mask
+expect 2 mask --layout nonsense
+expect 2 mask --layout band --lq 5
+expect 2 mask --layout band --coverage 2 --lq 5
+expect 2 mask --layout band --coverage nan --lq 5
+expect 2 mask --layout band --coverage 0.5
+expect 2 mask --layout one --lq 2147483647 --block-m 16 --block-n 16 --group 1
+expect 2 mask --layout one --lq 64 --svg missing/directory/file
+
+expect 0 mask --layout band --coverage 0.5 --lq 512 --causal --block-m 64 --json
+cp out map.json
+expect 0 run "q512 d16 causal" --policy "words:map.json" --json
+grep -A 100 int8_share out | grep -E 'group|tile|cell' >shares.words
+expect 0 run "q512 d16 causal" --policy "band:0.5 tile=64x64" --json
+grep -A 100 int8_share out | grep -E 'group|tile|cell' >shares.band
+cmp -s shares.words shares.band || failed "words:FILE and the layout it holds differ"
+expect 2 run "q500 k600 d16 causal" --policy words:map.json
+expect 2 run "q512 d16 causal" --policy words:missing.json
+
+# ---- compare
+
+expect 0 compare "$small" --coverage 0.5 --report report.html
+has out high int8 band:0.5 global:0.5 report.html
+has report.html "<svg" "band:0.5" "tilelamp compare" "</html>"
+expect 0 compare "$small" --policy int8 --policy "band:0.25 smooth-k" --json
+is_json out
+has out '"input"' '"results"' '"speedup_vs_high"' '"policy": "high"' '"policy": "band:0.25 smooth-k"'
+expect 0 compare "$small" --layouts band,one --coverage 0,1 --json
+is_json out
+has out '"policy": "band:0"' '"policy": "one"'
+expect 0 compare "b0 q3 d4" --json
+is_json out
+expect 2 compare
+expect 2 compare "$small" --layouts nonsense
+expect 2 compare "$small" --coverage 0.5,
+expect 2 compare --qkv missing --json
+[[ ! -s out ]] || failed "compare --json prints before it fails: $(head -c 300 out)"
+
+# ---- real files
+
+for file in "$data"/*.safetensors; do
+    [[ -e $file ]] || continue
+    head -c 100000 "$file" >truncated
+    expect 2 run --qkv truncated
+    has err "truncated: "
+    break
+done
+
+((failures == 0)) && echo "commands: all passed"
+exit $((failures > 0))

@@ -1,0 +1,72 @@
+/* B18: one query, one key, a few queries behind a long cache, and any number of query heads per key head. */
+#include "support/conform.h"
+
+/* With one query, causal hides nothing. */
+static void one_query(const setting *s, int lk, int group)
+{
+    trial plain, causal;
+    conform_begin(&plain, s, "hq%d hk1 q1 k%d d16 f16", group, lk);
+    conform_begin(&causal, s, "hq%d hk1 q1 k%d d16 f16 causal", group, lk);
+    conform_verify(&plain);
+    conform_verify(&causal);
+    expect_same(&plain, &causal, "causal with one query");
+    conform_end(&plain);
+    conform_end(&causal);
+}
+
+/* A single key has weight 1: O is its value. */
+static void one_key(const setting *s, const char *dtype)
+{
+    trial t;
+    conform_begin(&t, s, "hq8 hk2 q1 k1 d16 dv5 %s", dtype);
+    conform_verify(&t);
+    for (int64_t h = 0; h < 8; h++)
+        for (int64_t c = 0; c < 5; c++) {
+            const int64_t at = input_offset(&t.in.problem.v_stride, t.in.tensors.cu_seqlens_k, 0, 0, h / 4) + c;
+            const double v = tensor_get(t.in.v, t.in.spec.v_dtype, at);
+            (void)expect(trial_o(&t, 0, h, 0, c) == v, "o[h%d c%d] is %.9g, not the value %.9g", (int)h, (int)c,
+                         trial_o(&t, 0, h, 0, c), v);
+        }
+    conform_end(&t);
+}
+
+/* The last `rows` queries of a long prefill, on their own against the same keys. */
+static void last_rows(const setting *s, int rows)
+{
+    enum { LENGTH = 140 };
+    trial all, few;
+    conform_begin(&all, s, "hq4 hk2 q%d k%d d16 causal", (int)LENGTH, (int)LENGTH);
+    conform_begin(&few, s, "hq4 hk2 q%d k%d d16 causal", rows, (int)LENGTH);
+    for (int64_t h = 0; h < 4; h++)
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t c = 0; c < 16; c++) {
+                const int64_t at = input_offset(&all.in.problem.q_stride, all.in.tensors.cu_seqlens_q, 0,
+                                                LENGTH - rows + i, h);
+                trial_set_q(&few, 0, h, i, c, tensor_get(all.in.q, TLAMP_F32, at + c));
+            }
+    conform_verify(&all);
+    conform_verify(&few);
+    for (int64_t h = 0; h < 4; h++)
+        for (int64_t i = 0; i < rows; i++) {
+            const int64_t row = LENGTH - rows + i;
+            expect_lse(&few, 0, h, i, trial_lse(&all, 0, h, row), trial_lse_bound(&all, 0, h, row));
+            for (int64_t c = 0; c < 16; c++)
+                expect_o(&few, 0, h, i, c, trial_o(&all, 0, h, row, c), trial_o_bound(&all, 0, h, row, c));
+        }
+    conform_end(&all);
+    conform_end(&few);
+}
+
+static void body(const setting *s)
+{
+    static const int keys[] = {1, 2, 64, 65}, groups[] = {1, 2, 7, 8};
+    for (int i = 0; i < 4; i++)
+        for (int g = 0; g < 4; g++) one_query(s, keys[i], groups[g]);
+    one_query(s, 4097, 1);
+    one_key(s, "f32");
+    one_key(s, "f16");
+    one_key(s, "bf16");
+    for (int rows = 2; rows <= 8; rows += 3) last_rows(s, rows);
+}
+
+int main(void) { return conform(body); }
