@@ -180,15 +180,13 @@ TL_INLINE void tl_store_lanes(unsigned char *row, int64_t i, int64_t n, int32_t 
 
 TL_INLINE void tl_widen_from(float *to, const unsigned char *row, int32_t n, float scale, const int32_t dtype)
 {
-    const tl_v factor = tl_v_set(scale);
-    int32_t i = 0;
-    for (; i + TL_LANES <= n; i += TL_LANES)
-        tl_v_store(to + i, tl_v_mul(factor, tl_load_lanes(row, i, TL_LANES, dtype)));
-    for (; i < tl_round_up(n, TL_PANEL); i += TL_LANES)
-        tl_v_store(to + i, i < n ? tl_v_mul(factor, tl_load_lanes(row, i, n - i, dtype)) : tl_v_set(0.f));
+    for (int32_t i = 0, padded = (int32_t)tl_round_up(n, TL_PANEL); i < padded; i += TL_LANES) {
+        const tl_v a = i < n ? tl_load_lanes(row, i, n - i, dtype) : tl_v_set(0.f);
+        tl_v_store(to + i, dtype == TL_I8 ? tl_v_mul(a, tl_v_set(scale)) : a);
+    }
 }
 
-/* A row of n elements as floats times scale, with zeros up to the next multiple of TL_PANEL. */
+/* A row of n elements as floats (codes: times scale), with zeros up to the next multiple of TL_PANEL. */
 static void tl_widen(float *to, const unsigned char *row, int32_t n, int32_t dtype, float scale)
 {
     switch (dtype) {
@@ -326,32 +324,49 @@ static void tl_quantise_queries(tl_ctx *x)
 
 /* ---- packing */
 
-/* 16 rows of 32-bit units, `stride` units apart, become a panel [units][16]. */
-static void tl_pack_panel(float *panel, const float *rows, int64_t stride, int32_t units)
+/* Rows j .. j + TL_LANES - 1 of units c .. of a panel [units][16], given as rows. */
+TL_INLINE void tl_store_square(float *panel, int32_t c, int32_t units, int32_t j, tl_v square[TL_LANES])
 {
-    for (int32_t u = 0; u < units; u += TL_LANES)
+    tl_v_transpose(square);
+    if (c + TL_LANES <= units)
+        TL_UNROLL for (int i = 0; i < TL_LANES; i++) tl_v_store(panel + (c + i) * TL_PANEL + j, square[i]);
+    else
+        TL_UNROLL for (int i = 0; i < TL_LANES; i++)
+            if (c + i < units) tl_v_store(panel + (c + i) * TL_PANEL + j, square[i]);
+}
+
+/* The high form of 16 keys, straight from the tensor. */
+TL_INLINE void tl_pack_high_from(const tl_ctx *x, const tl_packed *p, int64_t key, const int32_t dtype)
+{
+    const tl_call *call = x->cpu.call;
+    const tl_sequence *seq = x->cpu.seq;
+    const unsigned char *rows[TL_PANEL];
+    float *panel = p->high + key * x->d, scale[TL_PANEL];
+    for (int32_t j = 0; j < TL_PANEL; j++) {
+        const int64_t k = tl_min64(key + j, seq->lk - 1); /* what stands for keys that do not exist is never seen */
+        rows[j] = tl_row(&call->k, seq->batch, seq->k_start, k, x->cpu.kv_head);
+        scale[j] = tl_key_scale(call, seq, x->cpu.kv_head, k);
+    }
+    for (int32_t c = 0; c < x->d; c += TL_LANES)
         for (int32_t j = 0; j < TL_PANEL; j += TL_LANES) {
             tl_v square[TL_LANES];
-            TL_UNROLL for (int i = 0; i < TL_LANES; i++) square[i] = tl_v_load(rows + (j + i) * stride + u);
-            tl_v_transpose(square);
-            if (u + TL_LANES <= units)
-                TL_UNROLL for (int i = 0; i < TL_LANES; i++) tl_v_store(panel + (u + i) * TL_PANEL + j, square[i]);
-            else
-                TL_UNROLL for (int i = 0; i < TL_LANES; i++)
-                    if (u + i < units) tl_v_store(panel + (u + i) * TL_PANEL + j, square[i]);
+            TL_UNROLL for (int i = 0; i < TL_LANES; i++)
+            {
+                square[i] = tl_load_lanes(rows[j + i], c, x->d - c, dtype);
+                if (dtype == TL_I8) square[i] = tl_v_mul(square[i], tl_v_set(scale[j + i]));
+            }
+            tl_store_square(panel, c, x->d, j, square);
         }
 }
 
 static void tl_pack_high(const tl_ctx *x, const tl_packed *p, int64_t key)
 {
-    for (int32_t j = 0; j < TL_PANEL; j++) {
-        float *to = x->tokens + (int64_t)j * x->q_stride;
-        if (key + j < x->cpu.seq->lk)
-            tl_widen_key(to, &x->cpu, key + j);
-        else
-            memset(to, 0, sizeof *to * (size_t)x->q_stride);
+    switch (x->cpu.call->k.dtype) {
+    case TL_F32: tl_pack_high_from(x, p, key, TL_F32); break;
+    case TL_F16: tl_pack_high_from(x, p, key, TL_F16); break;
+    case TL_BF16: tl_pack_high_from(x, p, key, TL_BF16); break;
+    default: tl_pack_high_from(x, p, key, TL_I8); break;
     }
-    tl_pack_panel(p->high + key * x->d, x->tokens, x->q_stride, x->d);
 }
 
 /* Codes of 16 keys, and their scales. */
@@ -369,8 +384,15 @@ static void tl_pack_codes(const tl_ctx *x, const tl_packed *p, int64_t key)
         tl_encode(x->codes + (int64_t)j * x->code_stride, x->tokens, x->d, z.inverse, TL_KEY_BIAS);
         p->scale[key + j] = tl_kernel_scale(z);
     }
-    tl_pack_panel((float *)(void *)(p->codes + key * x->units * TL_CODES), (const float *)(const void *)x->codes,
-                  x->code_stride / TL_CODES, x->units);
+    float *panel = (float *)(void *)(p->codes + key * x->units * TL_CODES);
+    const float *units = (const float *)(const void *)x->codes; /* in fact: four bytes that stay together */
+    for (int32_t u = 0; u < x->units; u += TL_LANES)
+        for (int32_t j = 0; j < TL_PANEL; j += TL_LANES) {
+            tl_v square[TL_LANES];
+            TL_UNROLL for (int i = 0; i < TL_LANES; i++) square[i] =
+                tl_v_load(units + (int64_t)(j + i) * (x->code_stride / TL_CODES) + u);
+            tl_store_square(panel, u, x->units, j, square);
+        }
 }
 
 /* V of 16 keys. Returns whether it holds a NaN or Inf. */
@@ -385,7 +407,8 @@ TL_INLINE int tl_pack_values_from(const tl_ctx *x, const tl_packed *p, int64_t k
         const unsigned char *row = used ? tl_row(&call->v, seq->batch, seq->k_start, key + j, x->cpu.kv_head) : NULL;
         const tl_v scale = tl_v_set(used ? tl_value_scale(call, seq, x->cpu.kv_head, key + j) : 1.f);
         for (int32_t i = 0; i < x->o_stride; i += TL_LANES) {
-            const tl_v a = used && i < x->dv ? tl_v_mul(scale, tl_load_lanes(row, i, x->dv - i, dtype)) : zero;
+            tl_v a = used && i < x->dv ? tl_load_lanes(row, i, x->dv - i, dtype) : zero;
+            if (dtype == TL_I8) a = tl_v_mul(a, scale);
             bad = tl_v_fma(a, zero, bad); /* 0, or NaN for ever */
             tl_v_store(p->values + i / TL_PANEL * p->value_stride + (key + j) * TL_PANEL + i % TL_PANEL, a);
         }
@@ -961,14 +984,14 @@ static void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[TL_
         const int64_t token = tl_token_of(c, row);
         unsigned char *to = tl_out_row(&call->o, c->seq->batch, c->seq->q_start, token, head);
         const float *o = acc->o + (int64_t)row * x->o_stride;
-        for (int32_t i = 0; i < x->dv; i += TL_LANES) {
-            const tl_v mean = tl_v_div(tl_v_load(o + i), tl_v_set(l[r]));
-            tl_store_lanes(to, i, x->dv - i, call->o.dtype, l[r] == 0.f ? tl_v_set(0.f) : mean);
-        }
+        const int empty = l[r] == 0.f; /* no key was seen: O is 0, not NaN */
+        const tl_v inverse = tl_v_set(empty ? 0.f : 1.f / l[r]);
+        for (int32_t i = 0; i < x->dv; i += TL_LANES)
+            tl_store_lanes(to, i, x->dv - i, call->o.dtype, tl_v_mul(tl_v_load(o + i), inverse));
         if (!call->lse) continue;
         const tlamp_lse_strides *s = &call->lse_stride;
         call->lse[c->seq->batch * s->batch + head * s->head + (c->seq->q_start + token) * s->seq] =
-            l[r] == 0.f ? -TL_INF : (m[r] + log2f(l[r])) * TL_LN2;
+            empty ? -TL_INF : (m[r] + log2f(l[r])) * TL_LN2;
     }
 }
 

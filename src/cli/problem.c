@@ -441,6 +441,16 @@ static void print_dtypes(FILE *out, const problem_spec *s)
     if (s->o_dtype != s->q_dtype) fprintf(out, " out:%s", dtype_name(s->o_dtype));
 }
 
+/* As few digits as give the same number back. */
+static void print_float(FILE *out, const char *before, float x)
+{
+    char text[32];
+    int digits = 6;
+    do (void)snprintf(text, sizeof text, "%.*g", digits++, (double)x);
+    while (digits <= 9 && strtof(text, NULL) != x);
+    fprintf(out, "%s%s", before, text);
+}
+
 static void print_logits(FILE *out, const problem_spec *s)
 {
     if (s->mask) fputs(s->mask == TLAMP_MASK_CAUSAL ? " causal" : " causal-tl", out);
@@ -449,9 +459,9 @@ static void print_logits(FILE *out, const problem_spec *s)
     if (s->pattern) fprintf(out, " mask:%s", pattern_names[s->pattern]);
     if (s->has_bias) fprintf(out, " bias:%s", dtype_name(s->bias_dtype));
     if (s->has_alibi) fputs(" alibi", out);
-    for (int i = 0; i < s->num_sinks; i++) fprintf(out, "%s%.9g", i ? "," : " sinks:", (double)s->sinks[i]);
-    if (s->softcap > 0) fprintf(out, " softcap:%.9g", (double)s->softcap);
-    if (s->scale > 0) fprintf(out, " scale:%.9g", (double)s->scale);
+    for (int i = 0; i < s->num_sinks; i++) print_float(out, i ? "," : " sinks:", s->sinks[i]);
+    if (s->softcap > 0) print_float(out, " softcap:", s->softcap);
+    if (s->scale > 0) print_float(out, " scale:", s->scale);
 }
 
 static void print_lengths(FILE *out, const problem_spec *s)

@@ -68,7 +68,7 @@ static const char style[] =
 enum { FAMILY_HIGH, FAMILY_INT8, FAMILY_WORDS, FAMILY_OTHER, FAMILY_LAYOUT };
 
 static const char *const layout_colours[] = {"#d9822b", "#7b8794", "#3d9970", "#b4539d", "#8f7ae5",
-                                             "#c9963b", "#4aa3b5", "#d0605e", "#7f9c3b"};
+                                             "#a0714f", "#4aa3b5", "#d0605e", "#7f9c3b"};
 enum { NUM_LAYOUT_COLOURS = sizeof layout_colours / sizeof layout_colours[0] };
 
 static int family_of(const measurement *m)
@@ -305,6 +305,7 @@ static void put_share(FILE *out, double share)
 static void put_row(FILE *out, const measurement *m)
 {
     const shares s = result_shares(m);
+    char ratio[16];
     fputs("<tr><td class=name>", out);
     put_text(out, m->policy.text);
     fputs("</td>", out);
@@ -312,7 +313,7 @@ static void put_row(FILE *out, const measurement *m)
     put_share(out, s.tile);
     put_share(out, s.cell);
     fprintf(out, "<td>%.2e</td><td>%.2e</td><td>%.2e</td>", m->max_abs_error, m->mean_abs_error, m->max_lse_error);
-    fprintf(out, "<td%s>%.2g</td>", m->failed ? " class=bad" : "", m->max_error_to_bound);
+    fprintf(out, "<td%s>%s</td>", m->failed ? " class=bad" : "", result_ratio(m, ratio));
     fprintf(out, "<td>%.3f</td><td>%.2f</td><td>%.2f</td><td class=name>", m->ms, m->gflops, m->speedup);
     put_text(out, m->kernel);
     fputs("</td></tr>\n", out);

@@ -115,13 +115,19 @@ static const char *percent(double x, char text[16])
     return text;
 }
 
+const char *result_ratio(const measurement *m, char text[16])
+{
+    (void)snprintf(text, 16, isnan(m->max_error_to_bound) ? "none" : "%.2g", m->max_error_to_bound);
+    return text;
+}
+
 static void print_row(const measurement *m, int width)
 {
     const shares s = result_shares(m);
-    char group[16], tile[16], cell[16];
-    printf("%-*s %6s %6s %6s  %9.2e %9.2e %9.2e %9.3f %9.2f %8.2f  %8.2g  %s%s\n", width, m->policy.text,
+    char group[16], tile[16], cell[16], ratio[16];
+    printf("%-*s %6s %6s %6s  %9.2e %9.2e %9.2e %9.3f %9.2f %8.2f  %8s  %s%s\n", width, m->policy.text,
            percent(s.group, group), percent(s.tile, tile), percent(s.cell, cell), m->max_abs_error, m->mean_abs_error,
-           m->max_lse_error, m->ms, m->gflops, m->speedup, m->max_error_to_bound, m->kernel,
+           m->max_lse_error, m->ms, m->gflops, m->speedup, result_ratio(m, ratio), m->kernel,
            m->failed ? "  FAILED" : "");
 }
 

@@ -21,6 +21,9 @@ typedef struct shares {
 } shares;
 shares result_shares(const measurement *m);
 
+/* The largest error over its bound; "none" where nothing was bounded. */
+const char *result_ratio(const measurement *m, char text[16]);
+
 /* CHECK_FAILED with one line where a check failed, else DONE. */
 int result_verdict(const subject *s, const measurement *results, int count, fault *f);
 

@@ -81,7 +81,7 @@ static const struct argp run_argp = {
 static void print_text(const subject *s, const measurement *m)
 {
     const shares share = result_shares(m);
-    char *title = subject_title(s);
+    char ratio[16], *title = subject_title(s);
     printf("input          %s\n", title ? title : "");
     free(title);
     if (s->source) printf("source         %s\n", s->source);
@@ -91,7 +91,7 @@ static void print_text(const subject *s, const measurement *m)
     printf("max error      %.3e   (mean %.3e, relative L2 %.3e)\n", m->max_abs_error, m->mean_abs_error,
            m->rel_l2_error);
     printf("max LSE error  %.3e\n", m->max_lse_error);
-    printf("of its bound   %.3g\n", m->max_error_to_bound);
+    printf("error / bound  %s\n", result_ratio(m, ratio));
     if (m->counters.groups)
         printf("INT8 share     groups %.1f %%, tiles %.1f %%, cells %.1f %%\n", 100 * share.group, 100 * share.tile,
                100 * share.cell);

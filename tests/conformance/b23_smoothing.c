@@ -129,12 +129,8 @@ static void key_heads(const setting *s)
 static double largest_error(const trial *t)
 {
     double worst = 0;
-    for (size_t i = 0; i < trial_o_count(t); i++) {
-        float got;
-        const uint32_t bits = t->result.o[i];
-        got = *(const float *)(const void *)&bits;
-        worst = fmax(worst, fabs((double)got - t->o[i]));
-    }
+    for (size_t i = 0; i < trial_o_count(t); i++)
+        worst = fmax(worst, fabs(tensor_get(t->result.o, TLAMP_F32, (int64_t)i) - t->o[i]));
     return worst;
 }
 

@@ -515,7 +515,7 @@ Test(problems, supported_is_what_plan_create_says)
         a->policy = good_policy;
         for (int changes = 0; changes < 2; changes++) {
             seed = seed * 1664525u + 1013904223u;
-            const int of_policy = seed >> 31;
+            const bool of_policy = seed >> 31 != 0;
             const size_t size = of_policy ? sizeof a->policy : offsetof(tlamp_problem, policy);
             const size_t at = 8 + (seed >> 8) % (size - 8) / 4 * 4;
             const int32_t value = (int32_t)(seed >> 4 & 15) - 3;
