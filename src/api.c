@@ -250,6 +250,13 @@ static void attend_task(void *context, int64_t index, int32_t worker)
 
 /* ------------------------------------------------------------------------------------------------ run */
 
+/* 0: a stranger was among the workers, so that some of the phase's results are missing, which the next would read. */
+static int run_phase(execution *e, int64_t count, tlamp_task task)
+{
+    tl_team_run(&e->exec, e->workers, count, task, e);
+    return !atomic_load(&e->bad_worker);
+}
+
 static void run(execution *e)
 {
     const tlamp_plan *plan = e->plan;
@@ -261,10 +268,10 @@ static void run(execution *e)
         const int64_t units = last->unit_begin + tl_units(plan, last->lk) * heads;
         const int64_t tasks = last->task_begin + task_rows(e, last) * heads * head_parts(e);
         if (tasks == 0) continue;
-        if (survey) tl_team_run(&e->exec, e->workers, units, survey_task, e);
-        if (survey && plan->policy.smooth_k) tl_team_run(&e->exec, e->workers, e->wave_count * heads, mean_task, e);
-        if (tl_needs_pack(plan)) tl_team_run(&e->exec, e->workers, units, pack_task, e);
-        tl_team_run(&e->exec, e->workers, tasks, attend_task, e);
+        if (survey && !run_phase(e, units, survey_task)) return;
+        if (survey && plan->policy.smooth_k && !run_phase(e, e->wave_count * heads, mean_task)) return;
+        if (tl_needs_pack(plan) && !run_phase(e, units, pack_task)) return;
+        if (!run_phase(e, tasks, attend_task)) return;
     }
 }
 

@@ -9,9 +9,9 @@
 
 enum { TL_LANES = 8 };
 
-typedef __m256 tl_v;  /* floats */
+typedef __m256 tl_v;   /* floats */
 typedef __m256i tl_vi; /* int32_t */
-typedef __m256 tl_m;  /* which lanes: all bits set or none */
+typedef __m256 tl_m;   /* which lanes: all bits set or none */
 
 /* Register tiles of the products: rows, and panels of 16 keys or channels (two vectors each) beside them. 6 x 2 vectors,
  * two of B and a broadcast fill the 16 registers; at least 8 accumulators cover the latency of two FMA pipes. */
@@ -104,7 +104,8 @@ TL_INLINE tl_v tl_v_from_bf16(tl_half a)
 TL_INLINE tl_half tl_v_to_bf16(tl_v a) /* as tl_to_bf16: to nearest even, NaN stays NaN */
 {
     const __m256i u = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, odd), _mm256_set1_epi32(0x7fff)), 16);
+    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, odd), _mm256_set1_epi32(0x7fff)),
+                                              16);
     const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(0x40));
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
     const __m256i h = _mm256_blendv_epi8(rounded, quiet, nan);

@@ -10,9 +10,10 @@
 
 enum { TL_LANES = 16 };
 
-typedef __m512 tl_v;     /* floats */
-typedef __v16si tl_vi;   /* int32_t; gcc 12 spills accumulators that are __m512i, whose elements are 64-bit (PERFORMANCE 2) */
-typedef __mmask16 tl_m;  /* which lanes */
+typedef __m512 tl_v; /* floats */
+typedef __v16si
+    tl_vi; /* int32_t; gcc 12 spills accumulators that are __m512i, whose elements are 64-bit (PERFORMANCE 2) */
+typedef __mmask16 tl_m; /* which lanes */
 
 /* Register tiles of the products: rows, and panels of 16 keys or channels (one vector each) beside them. 8 x 2 equals 12 x 2
  * (PERFORMANCE 9). */
@@ -53,10 +54,7 @@ TL_INLINE float tl_v_top(tl_v a)
 
 /* ---- lanes */
 
-TL_INLINE tl_vi tl_iota(void)
-{
-    return (tl_vi)_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-}
+TL_INLINE tl_vi tl_iota(void) { return (tl_vi)_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
 TL_INLINE tl_m tl_m_first(int32_t n) /* the first n lanes; any n */
 {
     return (tl_m)(n >= 16 ? 0xffff : n <= 0 ? 0 : (1 << n) - 1);
@@ -69,19 +67,14 @@ TL_INLINE tl_v tl_v_pick(tl_m m, tl_v a, tl_v b) { return _mm512_mask_blend_ps(m
 
 TL_INLINE tl_v tl_v_load_part(const float *p, int32_t n) { return _mm512_maskz_loadu_ps(tl_m_first(n), p); }
 TL_INLINE void tl_v_store_part(float *p, tl_v a, int32_t n) { _mm512_mask_storeu_ps(p, tl_m_first(n), a); }
-TL_INLINE __m256i tl_half_load_part(const uint16_t *p, int32_t n)
-{
-    return _mm256_maskz_loadu_epi16(tl_m_first(n), p);
-}
-TL_INLINE void tl_half_store_part(uint16_t *p, __m256i a, int32_t n)
-{
-    _mm256_mask_storeu_epi16(p, tl_m_first(n), a);
-}
+TL_INLINE __m256i tl_half_load_part(const uint16_t *p, int32_t n) { return _mm256_maskz_loadu_epi16(tl_m_first(n), p); }
+TL_INLINE void tl_half_store_part(uint16_t *p, __m256i a, int32_t n) { _mm256_mask_storeu_epi16(p, tl_m_first(n), a); }
 TL_INLINE tl_v tl_v_load_i8(const int8_t *p, int32_t n) /* the first n, at most TL_LANES */
 {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(tl_m_first(n), p)));
 }
-TL_INLINE tl_m tl_m_bytes(const unsigned char *p, int32_t n) /* of the first n, at most TL_LANES, those that are not 0 */
+TL_INLINE tl_m tl_m_bytes(const unsigned char *p,
+                          int32_t n) /* of the first n, at most TL_LANES, those that are not 0 */
 {
     const __m128i b = _mm_maskz_loadu_epi8(tl_m_first(n), p);
     return _mm_test_epi8_mask(b, b);

@@ -37,7 +37,8 @@ enum {
 
 enum {
     TL_SPAN_KEYS = TL_SPAN_MAX * 64,
-    TL_SCORE_STRIDE = TL_SPAN_KEYS + 16 /* between rows of scores: no power of two, which would crowd a few cache sets */
+    TL_SCORE_STRIDE = TL_SPAN_KEYS +
+                      16 /* between rows of scores: no power of two, which would crowd a few cache sets */
 };
 
 #define TL_UNROLL _Pragma("GCC unroll 16")
@@ -45,11 +46,11 @@ enum {
 
 /* One KV head as tl_pack leaves it. */
 typedef struct {
-    float *high;             /* keys for the high route */
-    tl_qcode *codes;          /* keys for INT8 */
-    float *scale;            /* [keys] of INT8 */
-    unsigned char *flagged;  /* [keys] left out of INT8 */
-    unsigned char *flags;    /* [keys / 16] KEY_FLAGGED, VALUE_NONFINITE */
+    float *high;            /* keys for the high route */
+    tl_qcode *codes;        /* keys for INT8 */
+    float *scale;           /* [keys] of INT8 */
+    unsigned char *flagged; /* [keys] left out of INT8 */
+    unsigned char *flags;   /* [keys / 16] KEY_FLAGGED, VALUE_NONFINITE */
     float *values;
     int64_t value_stride; /* floats from one panel of V's channels to the next */
 } tl_packed;
@@ -61,19 +62,20 @@ typedef struct {
     int32_t d, dv;
     int32_t q_stride, code_stride, o_stride;
     int32_t units; /* 32-bit units of a token's codes */
-    float factor;  /* from q . k to what the products leave: the logit where nothing else stands between (PERFORMANCE 4, 3) */
+    float
+        factor; /* from q . k to what the products leave: the logit where nothing else stands between (PERFORMANCE 4, 3) */
     tl_packed packed;
 
     /* scratch */
     float *q;                 /* [rows][q_stride] */
-    tl_qcode *q_codes;         /* [rows][code_stride] */
+    tl_qcode *q_codes;        /* [rows][code_stride] */
     int32_t *q_start;         /* [rows] where the sum of products starts: takes the bias of the keys' codes back */
     float *q_scale, *q_mean;  /* [rows] times factor: INT8 scale; q . mean of K, with smooth_k */
     unsigned char *q_flagged; /* [rows] */
     float *o;                 /* [rows][o_stride] */
     float *scores;            /* [TL_ROWS][TL_SCORE_STRIDE] */
     float *tokens;            /* [TL_PANEL][max(q_stride, o_stride)] */
-    tl_qcode *codes;           /* [TL_PANEL][code_stride] */
+    tl_qcode *codes;          /* [TL_PANEL][code_stride] */
     int32_t some_q_flagged;
 } tl_ctx;
 
@@ -292,13 +294,11 @@ static void tl_quantise_query(tl_ctx *x, int32_t r, tl_quant z)
     memset(codes, 0, sizeof *codes * (size_t)x->code_stride);
     if (!flagged) tl_encode(codes, q, x->d, z.inverse, 0);
     int32_t sum = 0;
-    for (int32_t i = 0; TL_KEY_BIAS != 0 && i < x->d; i++)
-        sum += (int8_t)codes[i];
+    for (int32_t i = 0; TL_KEY_BIAS != 0 && i < x->d; i++) sum += (int8_t)codes[i];
     x->q_start[r] = -TL_KEY_BIAS * sum;
     x->q_scale[r] = tl_kernel_scale(z) * x->factor;
     float dot = 0.f;
-    for (int32_t i = 0; mean && i < x->d; i++)
-        dot += q[i] * mean[i];
+    for (int32_t i = 0; mean && i < x->d; i++) dot += q[i] * mean[i];
     x->q_mean[r] = dot * x->factor;
 }
 
@@ -317,8 +317,7 @@ static void tl_quantise_queries(tl_ctx *x)
         const int64_t mine = tl_min64(last, t->token0 + t->tokens - 1) - token + 1;
         const tl_quant z = given ? tl_given_quant(tl_query_scale(c, head, token))
                                  : tl_policy_quant(c->call->policy, tl_query_peak(x, head, first, last));
-        for (int64_t i = 0; i < mine; i++)
-            tl_quantise_query(x, r++, z);
+        for (int64_t i = 0; i < mine; i++) tl_quantise_query(x, r++, z);
     }
 }
 
@@ -331,8 +330,8 @@ TL_INLINE void tl_store_square(float *panel, int32_t c, int32_t units, int32_t j
     if (c + TL_LANES <= units)
         TL_UNROLL for (int i = 0; i < TL_LANES; i++) tl_v_store(panel + (c + i) * TL_PANEL + j, square[i]);
     else
-        TL_UNROLL for (int i = 0; i < TL_LANES; i++)
-            if (c + i < units) tl_v_store(panel + (c + i) * TL_PANEL + j, square[i]);
+        TL_UNROLL for (int i = 0; i < TL_LANES; i++) if (c + i < units)
+            tl_v_store(panel + (c + i) * TL_PANEL + j, square[i]);
 }
 
 /* The high form of 16 keys, straight from the tensor. */
@@ -389,8 +388,8 @@ static void tl_pack_codes(const tl_ctx *x, const tl_packed *p, int64_t key)
     for (int32_t u = 0; u < x->units; u += TL_LANES)
         for (int32_t j = 0; j < TL_PANEL; j += TL_LANES) {
             tl_v square[TL_LANES];
-            TL_UNROLL for (int i = 0; i < TL_LANES; i++) square[i] =
-                tl_v_load(units + (int64_t)(j + i) * (x->code_stride / TL_CODES) + u);
+            TL_UNROLL for (int i = 0; i < TL_LANES; i++)
+                square[i] = tl_v_load(units + (int64_t)(j + i) * (x->code_stride / TL_CODES) + u);
             tl_store_square(panel, u, x->units, j, square);
         }
 }
@@ -444,7 +443,8 @@ static int tl_unit_routes(const tl_call *call, const tl_sequence *seq, int32_t k
 static void tl_pack(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared, int32_t kv_head,
                     int64_t unit, void *scratch, tl_worker_counters *counters)
 {
-    tl_worker_counters uncounted; /* on the fly, keys are packed in secret: what is packed how often is the kernel's choice */
+    tl_worker_counters
+        uncounted; /* on the fly, keys are packed in secret: what is packed how often is the kernel's choice */
     tl_ctx x = {.cpu = {.call = call, .seq = seq, .prepared = prepared, .kv_head = kv_head}};
     x.cpu.counters = call->shape.fly ? &uncounted : counters;
     tl_lay_out(&x, &call->shape, &(tl_arena){scratch, 0});
@@ -469,8 +469,7 @@ static void tl_pack(const tl_call *call, const tl_sequence *seq, const tl_prepar
 TL_INLINE int tl_flagged(const tl_ctx *x, int64_t key, int32_t n, int flag)
 {
     int found = 0;
-    for (int32_t j = 0; j < n; j += TL_PANEL)
-        found |= x->packed.flags[(key + j) / TL_PANEL] & flag;
+    for (int32_t j = 0; j < n; j += TL_PANEL) found |= x->packed.flags[(key + j) / TL_PANEL] & flag;
     return found;
 }
 
@@ -520,8 +519,7 @@ TL_INLINE int32_t tl_tile_rows(int32_t left)
 TL_INLINE int32_t tl_big_rows(int32_t rows)
 {
     int32_t r = 0;
-    while (rows - r >= 4)
-        r += tl_tile_rows(rows - r);
+    while (rows - r >= 4) r += tl_tile_rows(rows - r);
     return r;
 }
 
@@ -535,7 +533,8 @@ TL_INLINE void tl_high_tile(const int R, const int P, const tl_ctx *x, int32_t r
     TL_UNROLL_4 for (int32_t c = 0, d = x->d; c < d; c++, k += TL_PANEL, q++)
     {
         tl_v b[TL_MOST_VECTORS];
-        TL_UNROLL for (int j = 0; j < vectors; j++) b[j] = tl_v_load(k + j / TL_PARTS * panel + j % TL_PARTS * TL_LANES);
+        TL_UNROLL for (int j = 0; j < vectors; j++)
+            b[j] = tl_v_load(k + j / TL_PARTS * panel + j % TL_PARTS * TL_LANES);
         TL_UNROLL for (int i = 0; i < R; i++)
         {
             const tl_v y = tl_v_set(q[i * q_stride]);
@@ -582,8 +581,8 @@ TL_INLINE void tl_int8_tile(const int R, const int P, const tl_ctx *x, int32_t r
 }
 
 /* O += P V: keys [key, key + n) and channels from channel panel c on. */
-TL_INLINE void tl_value_tile(const int R, const int P, const tl_ctx *x, const float *p, int64_t key, int32_t n, int32_t c,
-                             float *o)
+TL_INLINE void tl_value_tile(const int R, const int P, const tl_ctx *x, const float *p, int64_t key, int32_t n,
+                             int32_t c, float *o)
 {
     const int vectors = P * TL_PARTS;
     const int64_t o_stride = x->o_stride, panel = x->packed.value_stride;
@@ -595,7 +594,8 @@ TL_INLINE void tl_value_tile(const int R, const int P, const tl_ctx *x, const fl
     TL_UNROLL_4 for (int32_t k = 0; k < n; k++, v += TL_PANEL, p++)
     {
         tl_v b[TL_MOST_VECTORS];
-        TL_UNROLL for (int j = 0; j < vectors; j++) b[j] = tl_v_load(v + j / TL_PARTS * panel + j % TL_PARTS * TL_LANES);
+        TL_UNROLL for (int j = 0; j < vectors; j++)
+            b[j] = tl_v_load(v + j / TL_PARTS * panel + j % TL_PARTS * TL_LANES);
         TL_UNROLL for (int i = 0; i < R; i++)
         {
             const tl_v y = tl_v_set(p[i * TL_SCORE_STRIDE]);
@@ -611,10 +611,8 @@ TL_INLINE void tl_value_tile(const int R, const int P, const tl_ctx *x, const fl
 TL_INLINE void tl_high_tiles(const int R, const int P, const tl_ctx *x, int32_t row, int64_t key, int32_t n, float *s)
 {
     int32_t j = 0;
-    for (; j + P * TL_PANEL <= n; j += P * TL_PANEL)
-        tl_high_tile(R, P, x, row, key + j, s + j);
-    for (; P > 1 && j < n; j += TL_PANEL)
-        tl_high_tile(R, 1, x, row, key + j, s + j);
+    for (; j + P * TL_PANEL <= n; j += P * TL_PANEL) tl_high_tile(R, P, x, row, key + j, s + j);
+    for (; P > 1 && j < n; j += TL_PANEL) tl_high_tile(R, 1, x, row, key + j, s + j);
 }
 
 static void tl_high_rows(const tl_ctx *x, int32_t row, int32_t rows, int64_t key, int32_t n, float *s)
@@ -630,10 +628,8 @@ static void tl_high_rows(const tl_ctx *x, int32_t row, int32_t rows, int64_t key
 TL_INLINE void tl_int8_tiles(const int R, const int P, const tl_ctx *x, int32_t row, int64_t key, int32_t n, float *s)
 {
     int32_t j = 0;
-    for (; j + P * TL_PANEL <= n; j += P * TL_PANEL)
-        tl_int8_tile(R, P, x, row, key + j, s + j);
-    for (; P > 1 && j < n; j += TL_PANEL)
-        tl_int8_tile(R, 1, x, row, key + j, s + j);
+    for (; j + P * TL_PANEL <= n; j += P * TL_PANEL) tl_int8_tile(R, P, x, row, key + j, s + j);
+    for (; P > 1 && j < n; j += TL_PANEL) tl_int8_tile(R, 1, x, row, key + j, s + j);
 }
 
 static void tl_int8_rows(const tl_ctx *x, int32_t row, int32_t rows, int64_t key, int32_t n, float *s)
@@ -649,10 +645,8 @@ static void tl_int8_rows(const tl_ctx *x, int32_t row, int32_t rows, int64_t key
 TL_INLINE void tl_value_tiles(const int R, const int P, const tl_ctx *x, const float *p, int64_t key, int32_t n,
                               int32_t c, int32_t end, float *o)
 {
-    for (; c + P <= end; c += P)
-        tl_value_tile(R, P, x, p, key, n, c, o);
-    for (; P > 1 && c < end; c++)
-        tl_value_tile(R, 1, x, p, key, n, c, o);
+    for (; c + P <= end; c += P) tl_value_tile(R, P, x, p, key, n, c, o);
+    for (; P > 1 && c < end; c++) tl_value_tile(R, 1, x, p, key, n, c, o);
 }
 
 static void tl_value_rows(const tl_ctx *x, int32_t rows, const float *p, int64_t key, int32_t n, int32_t c, int32_t end,
@@ -698,8 +692,8 @@ static void tl_scores_flagged(const tl_ctx *x, int32_t row, int32_t rows, int64_
     for (int32_t r = 0; r < rows; r++)
         for (int32_t j = 0; j < n && key + j < x->cpu.seq->lk; j++)
             if (x->q_flagged[row + r] || x->packed.flagged[key + j])
-                s[r * TL_SCORE_STRIDE + j] =
-                    tl_dot_flagged(&x->cpu, x->q + (int64_t)(row + r) * x->q_stride, key + j) * x->factor;
+                s[r * TL_SCORE_STRIDE + j] = tl_dot_flagged(&x->cpu, x->q + (int64_t)(row + r) * x->q_stride, key + j) *
+                                             x->factor;
 }
 
 static void tl_scores_issue(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
@@ -712,8 +706,7 @@ static void tl_scores_issue(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
     s->cols = (int32_t)tl_round_up(tl_min64(seen, (int64_t)span.count * tile), TL_PANEL);
     for (int32_t j = 0, n; j < s->cols; j += n) {
         const int route = span.route >> (j / tile) & 1;
-        for (n = tile; j + n < s->cols && (span.route >> ((j + n) / tile) & 1) == route;)
-            n += tile;
+        for (n = tile; j + n < s->cols && (span.route >> ((j + n) / tile) & 1) == route;) n += tile;
         n = tl_least(n, s->cols - j);
         tl_scores_run(x, route, first, rows, key + j, n, s->s + j);
         if (route == TL_INT8) tl_scores_flagged(x, first, rows, key + j, n, s->s + j);
@@ -765,8 +758,7 @@ static void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span span, 
             tl_values_nonfinite(x, first, rows, s->s + j, key + j, o);
             continue;
         }
-        while (j + n < s->cols && !tl_flagged(x, key + j + n, TL_PANEL, VALUE_NONFINITE))
-            n += TL_PANEL;
+        while (j + n < s->cols && !tl_flagged(x, key + j + n, TL_PANEL, VALUE_NONFINITE)) n += TL_PANEL;
         tl_values_run(x, rows, s->s + j, key + j, n, o);
     }
 }
@@ -953,8 +945,7 @@ static void tl_exp(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, const floa
         tl_v lane[2] = {tl_v_set(0.f), tl_v_set(0.f)};
         const tl_v m = tl_v_set(ref[r]);
         float *row = s->s + r * TL_SCORE_STRIDE;
-        for (int32_t i = 0; r < n && i < s->cols; i += TL_PANEL)
-            TL_UNROLL for (int j = 0; j < TL_PARTS; j++)
+        for (int32_t i = 0; r < n && i < s->cols; i += TL_PANEL) TL_UNROLL for (int j = 0; j < TL_PARTS; j++)
             {
                 const tl_v p = tl_v_exp2(tl_v_sub(tl_v_load(row + i + j * TL_LANES), m));
                 tl_v_store(row + i + j * TL_LANES, p);
@@ -984,10 +975,10 @@ static void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[TL_
         const int64_t token = tl_token_of(c, row);
         unsigned char *to = tl_out_row(&call->o, c->seq->batch, c->seq->q_start, token, head);
         const float *o = acc->o + (int64_t)row * x->o_stride;
-        const int empty = l[r] == 0.f; /* no key was seen: O is 0, not NaN */
-        const tl_v inverse = tl_v_set(empty ? 0.f : 1.f / l[r]);
+        const int empty = l[r] == 0.f; /* no key was seen: O is 0, whatever V holds */
+        const tl_v inverse = tl_v_set(1.f / l[r]), zero = tl_v_set(0.f);
         for (int32_t i = 0; i < x->dv; i += TL_LANES)
-            tl_store_lanes(to, i, x->dv - i, call->o.dtype, tl_v_mul(tl_v_load(o + i), inverse));
+            tl_store_lanes(to, i, x->dv - i, call->o.dtype, empty ? zero : tl_v_mul(tl_v_load(o + i), inverse));
         if (!call->lse) continue;
         const tlamp_lse_strides *s = &call->lse_stride;
         call->lse[c->seq->batch * s->batch + head * s->head + (c->seq->q_start + token) * s->seq] =

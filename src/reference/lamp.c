@@ -642,7 +642,7 @@ static tlamp_status check_policy(const tlamp_problem *p, const tlamp_tensors *t,
 tlamp_status tl_ref_lamp(const tlamp_problem *problem, const tlamp_tensors *tensors, const tl_ref_lamp_outputs *outputs,
                          tlamp_error *err)
 {
-    tl_ref ref;
+    tl_ref ref = {.wide_k = NULL};
     tlamp_counters counters = {.struct_size = sizeof counters};
     tlamp_status status = tl_validate_problem(&ref.problem, &ref.policy, problem, err);
     if (!status) status = tl_validate_tensors(&ref.tensors, &ref.problem, tensors, err);

@@ -58,6 +58,11 @@ static void load(double *to, const void *tensor, tlamp_dtype dtype, int64_t offs
     for (int32_t c = 0; c < n; c++) to[c] = scale * element(tensor, dtype, offset + c);
 }
 
+static double *wide_row(const tl_ref *ref, double *wide, const tl_ref_seq *seq, int32_t head_k, int64_t j, int32_t n)
+{
+    return wide + ((int64_t)head_k * ref->keys + seq->first_key + j) * n;
+}
+
 void tl_ref_query(const tl_ref *ref, const tl_ref_seq *seq, int32_t head, int64_t i, double *to)
 {
     const tlamp_problem *p = &ref->problem;
@@ -68,6 +73,10 @@ void tl_ref_query(const tl_ref *ref, const tl_ref_seq *seq, int32_t head, int64_
 void tl_ref_key(const tl_ref *ref, const tl_ref_seq *seq, int32_t head_k, int64_t j, double *to)
 {
     const tlamp_problem *p = &ref->problem;
+    if (ref->wide_k) {
+        memcpy(to, wide_row(ref, ref->wide_k, seq, head_k, j, p->head_dim_qk), sizeof *to * (size_t)p->head_dim_qk);
+        return;
+    }
     const int64_t offset = seq->k + j * p->k_stride.seq + head_k * p->k_stride.head;
     load(to, ref->tensors.k, p->k_dtype, offset, p->head_dim_qk, tl_ref_key_scale(ref, seq, head_k, j));
 }
@@ -75,6 +84,10 @@ void tl_ref_key(const tl_ref *ref, const tl_ref_seq *seq, int32_t head_k, int64_
 void tl_ref_value(const tl_ref *ref, const tl_ref_seq *seq, int32_t head_k, int64_t j, double *to)
 {
     const tlamp_problem *p = &ref->problem;
+    if (ref->wide_v) {
+        memcpy(to, wide_row(ref, ref->wide_v, seq, head_k, j, p->head_dim_v), sizeof *to * (size_t)p->head_dim_v);
+        return;
+    }
     const int64_t offset = seq->v + j * p->v_stride.seq + head_k * p->v_stride.head;
     load(to, ref->tensors.v, p->v_dtype, offset, p->head_dim_v, value_scale(ref, seq, head_k, j));
 }
@@ -117,6 +130,32 @@ tl_ref_seq tl_ref_sequence(const tl_ref *ref, int64_t b)
     s.q_blocks = blocks_before(p, t->cu_seqlens_q, b, p->max_seqlen_q, scale_tokens(ref, ref->policy.quant_block_q));
     s.k_blocks = blocks_before(p, t->cu_seqlens_k, b, p->max_seqlen_k, scale_tokens(ref, ref->policy.quant_block_k));
     return s;
+}
+
+/* Every key and value is read by every row: converts them once where there is memory for it. */
+static void widen(tl_ref *ref)
+{
+    const tlamp_problem *p = &ref->problem;
+    const int64_t most = (int64_t)1 << 27, dims = (int64_t)p->head_dim_qk + p->head_dim_v; /* 1 GiB */
+    if (ref->keys == 0 || ref->keys > most / dims / (p->num_heads_k > 0 ? p->num_heads_k : 1)) return;
+    const size_t heads_keys = (size_t)(ref->keys * p->num_heads_k);
+    double *k = malloc(sizeof *k * heads_keys * (size_t)p->head_dim_qk);
+    double *v = malloc(sizeof *v * heads_keys * (size_t)p->head_dim_v);
+    for (int64_t b = 0; b < p->batch && k && v; b++) {
+        const tl_ref_seq seq = tl_ref_sequence(ref, b);
+        for (int32_t head = 0; head < p->num_heads_k; head++)
+            for (int64_t j = 0; j < seq.lk; j++) {
+                tl_ref_key(ref, &seq, head, j, wide_row(ref, k, &seq, head, j, p->head_dim_qk));
+                tl_ref_value(ref, &seq, head, j, wide_row(ref, v, &seq, head, j, p->head_dim_v));
+            }
+    }
+    if (k && v) {
+        ref->wide_k = k;
+        ref->wide_v = v;
+    } else {
+        free(k);
+        free(v);
+    }
 }
 
 /* The sequence that owns row r, or -1: a packed token beyond the last sequence. */
@@ -369,6 +408,7 @@ tlamp_status tlamp_reference(const tlamp_problem *problem, const tlamp_tensors *
     ref->keys = p->varlen ? p->total_k : p->batch * p->max_seqlen_k;
     if (!ref->rows || !p->num_heads_q) return TLAMP_OK;
 
+    widen(ref);
     const bool bounded = call.out.o_bound || call.out.lse_bound;
     const int32_t workers = tl_team_workers(&team);
     call.scratch = scratch_create(p, workers);
@@ -379,5 +419,7 @@ tlamp_status tlamp_reference(const tlamp_problem *problem, const tlamp_tensors *
         tl_team_run(&team, workers, p->num_heads_q * ref->rows, row_task, &call); /* rows do not depend on each other */
     tl_ref_bound_destroy(call.bound);
     free(call.scratch);
+    free(ref->wide_k);
+    free(ref->wide_v);
     return status;
 }

@@ -14,6 +14,8 @@ typedef struct tl_ref {
     tlamp_tensors tensors;
     double scale;       /* softmax_scale */
     int64_t rows, keys; /* rows of Q (the header's R) and of K over all sequences */
+    double *wide_k,
+        *wide_v; /* [num_heads_k][keys][dim] K and V as numbers, or NULL: converted wherever they are read */
 } tl_ref;
 
 /* One sequence. */

@@ -52,7 +52,7 @@ Test(half_types, every_code_decodes)
         for (uint32_t code = 0; code < 65536; code++) {
             const double want = half_value(&half_types[t], (uint16_t)code);
             const float got = half_types[t].decode((uint16_t)code);
-            cr_assert(isnan(want) ? isnan(got) : (double)got == want && signbit(got) == (code >> 15 != 0),
+            cr_assert(isnan(want) ? isnan(got) : (double)got == want && !signbit(got) == !(code >> 15),
                       "%s 0x%04x is %g, not %g", half_types[t].name, code, (double)got, want);
         }
 }
