@@ -20,6 +20,7 @@
 
 #define LN2 0.6931471805599453
 #define TL_U_F16 0x1p-11  /* unit roundoff of f16 */
+#define F16_LIMIT 40000.  /* in log2 units a larger logit leaves f16 */
 #define NAT_LIMIT 2.35e38 /* a larger logit saturates when it is turned to log2 units (core/online_softmax.h) */
 
 struct tl_ref_bound {
@@ -104,16 +105,29 @@ static float scale_of(double amax, tlamp_scales scales)
     return tl_from_f16(half);
 }
 
+/* The largest magnitude that the code of a number (in units of delta) may have, and how far it may be off. Close to a tie the
+ * kernel, which multiplies by a rounded 127 / amax, may take either neighbour. */
+static void code_of(double units, double *code, double *error)
+{
+    const double size = fmin(127, fabs(units)), low = floor(size), tie = size - low - 0.5;
+    const bool either = fabs(tie) < 0x1p-14;
+    *code = either || tie > 0 ? low + 1 : low;
+    *error = either ? 0.5 + fabs(tie) : fabs(size - *code);
+}
+
 /* The token in o->x with scale delta; amax is its block's. */
 static tl_token measure(const operand *o, float delta, double amax)
 {
     const int32_t d = o->ref->problem.head_dim_qk;
     double l1 = 0, codes = 0, errors = 0;
     for (int32_t c = 0; c < d && delta > 0; c++) {
-        const double units = o->x[c] / (double)delta, code = fmin(127, fmax(-127, nearbyint(units)));
-        l1 += fabs(code);
+        const double units = o->x[c] / (double)delta;
+        double code, error;
+        code_of(units, &code, &error);
+        error += fmax(0, fabs(units) - 127);
+        l1 += code;
         codes += code * code;
-        errors += (units - code) * (units - code);
+        errors += error * error;
     }
     const double norm = norm_of(o->x, d);
     if (!(delta > 0)) return (tl_token){2 * (float)amax, 0, (float)norm, 0, (float)norm};
@@ -445,7 +459,7 @@ static double logit_error(const tl_ref_bound *bound, const tl_ref_row *row, cons
     const double roundings = bias > 0 || alibi > 0 ? 8 : 4;
     double half = 0; /* f16 state: the logit itself is rounded, and must not leave f16 */
     if (ref->policy.state == TLAMP_STATE_F16) {
-        if (*magnitude > 40000) return HUGE_VAL;
+        if (*magnitude > F16_LIMIT) return HUGE_VAL;
         half = TL_U_F16 * (*magnitude + e) + 0x1p-25;
     }
     return e + half + roundings * (double)TL_U * *magnitude + fmax(0, *magnitude - NAT_LIMIT);
@@ -499,7 +513,8 @@ static bool charge_row(const tl_ref_bound *bound, const tl_ref_row *row, double 
 {
     const row_route route = route_of(row);
     if (row->sink != -HUGE_VAL) { /* a key without a value whose logit is given */
-        if (fabs(row->sink) > NAT_LIMIT) return false;
+        const double limit = row->ref->policy.state == TLAMP_STATE_F16 ? F16_LIMIT : NAT_LIMIT;
+        if (fabs(row->sink) > limit) return false;
         const double eps = 4 * (double)TL_U * fabs(row->sink) + exponential_error(row, row->sink, fabs(row->sink));
         charge(c, exp(row->sink - row->lse), row->sink - row->lse, eps);
         c->low = row->sink;
