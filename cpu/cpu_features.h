@@ -11,7 +11,8 @@ enum {
     TL_CPU_AVX512_BF16 = 1u << 3,
     TL_CPU_AVX512_FP16 = 1u << 4,
     TL_CPU_AMX = 1u << 5, /* tiles, INT8 and BF16; the operating system's permission is asked elsewhere */
-    TL_CPU_AVX_VNNI = 1u << 6
+    TL_CPU_AVX_VNNI = 1u << 6,
+    TL_CPU_AVX512_VBMI = 1u << 7
 };
 
 /* Features whose registers the operating system saves (XCR0), found once. */

@@ -26,6 +26,7 @@ static uint32_t find_features(void)
     if (has(b, 5) && fma && f16c) found |= TL_CPU_AVX2;
     if (zmm && has(b, 16) && has(b, 30) && has(b, 17) && has(b, 31)) {
         found |= TL_CPU_AVX512;
+        if (has(c, 1)) found |= TL_CPU_AVX512_VBMI;
         if (has(c, 11)) found |= TL_CPU_AVX512_VNNI;
         if (has(d, 23)) found |= TL_CPU_AVX512_FP16;
     }

@@ -18,6 +18,7 @@ typedef struct {
     int32_t int8_values;                   /* P V in INT8 */
     int32_t fly;                           /* INT8 keys and values are made by each task, not once per call */
     int32_t task_tokens, task_heads;       /* most query tokens, and query heads of one KV head, of one task */
+    int32_t one_task;                      /* a KV head of a sequence has one task */
     int64_t unit_keys;                     /* keys packed at once: an INT8 scale covers no more */
     const tlamp_policy *policy;
 } tl_shape;

@@ -29,6 +29,7 @@ static tl_shape make_shape(const tlamp_problem *p, const tl_kernel *kernel)
     const int64_t tokens = tl_clamp64(p->max_seqlen_q, 1, s.task_tokens);
     s.task_tokens = (int32_t)tokens;
     s.task_heads = lamp ? 1 : (int32_t)tl_clamp64(kernel->max_rows / tokens, 1, tl_max64(s.group_heads, 1));
+    s.one_task = p->max_seqlen_q <= s.task_tokens && s.task_heads >= s.group_heads;
     s.policy = policy;
     const int64_t keys = tl_round_up(tl_max64(p->max_seqlen_k, 1), 64);
     s.unit_keys = s.int8 || s.int8_values ? tl_min64(policy->quant_block_k, keys) : 64;

@@ -202,7 +202,7 @@ static void put_baseline(cairo_t *c, const plot *q, decades d, double error, con
     put_text(c, at_right ? q->x + q->width - 4 : q->x + 4, y - 4, 10, soft, at_right ? 1 : 0, name);
 }
 
-/* From tau = 1 to 2^-5; the ends are labelled where there is nothing beside them. */
+/* From tau = 1 to 2^-5. */
 static void put_curve(cairo_t *c, const plot *q, decades d, const trial trials[NUM_TAUS], colour k)
 {
     for (int tau = 1; tau < NUM_TAUS; tau++)
@@ -217,9 +217,8 @@ static void begin_tradeoff(cairo_t *c, const plot *q, decades d, const sweep *s)
     put_panel_title(c, q, s->name);
     put_share_axis(c, q, "recomputed sub-blocks");
     put_error_axis(c, q, d);
-    put_baseline(c, q, d, s->low.rel_mae, "8 bits", true);
-    put_baseline(c, q, d, s->mid.rel_mae, "16 bits", false);
-    put_baseline(c, q, d, s->f32.rel_mae, "32 bits", false);
+    put_baseline(c, q, d, s->low.rel_mae, "all 8 bits", true);
+    put_baseline(c, q, d, s->mid.rel_mae, "all 16 bits", false);
 }
 
 static const key delta_keys[NUM_DELTAS] = {{"delta = 2^-8", BLUE}, {"delta = 2^-4", ORANGE}, {"stage one off", GREEN}};

@@ -20,6 +20,6 @@ exp_cost cost_exp(const tlamp_counters *c, register_layout layout)
     const double low = (double)(c->sub_blocks - c->forced - c->stage_one);
     exp_cost cost = {low / all, high / all, 0, (double)NAN};
     cost.cycles = cost.low * EXP_LOW + cost.high;
-    if (low > 0) cost.even = (1 - cost.high) / cost.low;
+    if (low > 0 && cost.high < 1) cost.even = (1 - cost.high) / cost.low;
     return cost;
 }

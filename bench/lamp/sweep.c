@@ -41,7 +41,7 @@ static double smaller(double a, double b) { return a < b ? a : b; }
 
 static double over_errors(const sweep *s, choose *of)
 {
-    double error = of(of(s->low.rel_mae, s->mid.rel_mae), s->f32.rel_mae);
+    double error = of(s->low.rel_mae, s->mid.rel_mae);
     for (int delta = 0; delta < NUM_DELTAS; delta++)
         for (int rows = 0; rows < NUM_ROWS; rows++)
             for (int tau = 0; tau < NUM_TAUS; tau++) error = of(error, s->lamp[delta][rows][tau].rel_mae);

@@ -30,7 +30,7 @@ sweep_policy sweep_policy_of(int delta, int rows, int tau, const char *more);
 
 int sweep_run(sweep *s, const lamp_input *in, fault *f);
 
-/* The largest (smallest) error that the sweep met, baselines too. */
+/* The largest (smallest) relative error of anything but 32 bits. */
 double sweep_worst(const sweep *s);
 double sweep_best(const sweep *s);
 

@@ -6,7 +6,7 @@
  *   codes   [keys / 16][d / TL_CODES][16]  32-bit units of TL_CODES channels
  *   values  [d_v / 16][keys][16]           f32
  * so that both products are register tiles of some rows by some panels, fed by whole vectors of the packed operand and by
- * single numbers of Q or P. Packing converts half types and fills tails with zeros: the products see neither.
+ * single numbers of Q or P. Packing converts half types and fills tails: the products see neither.
  *
  * Every score and every output element is one chain of fma in the order of channels or keys, whatever tile it is part of.
  * So a row's bits depend neither on its neighbours nor on how rows are grouped.
@@ -44,8 +44,9 @@ enum {
 #define TL_UNROLL _Pragma("GCC unroll 16")
 #define TL_UNROLL_4 _Pragma("GCC unroll 4") /* long loops: fewer branches, and short enough a count to be predicted */
 
-/* One KV head as tl_pack leaves it. */
+/* Keys and values [first, first + n) of one KV head. */
 typedef struct {
+    int64_t first;
     float *high;            /* keys for the high route */
     tl_qcode *codes;        /* keys for INT8 */
     float *scale;           /* [keys] of INT8 */
@@ -105,7 +106,28 @@ TL_INLINE int32_t tl_rows_here(const tl_ctx *x, int32_t rb)
 
 TL_INLINE int32_t tl_least(int64_t a, int64_t b) { return (int32_t)(a < b ? a : b); }
 
+/* Where only one task meets the keys of a KV head, it packs them as they arrive: span by span, and they stay in cache.
+ * INT8 scales must not reach over a span's end. */
+TL_INLINE int tl_packs_on_arrival(const tl_shape *shape)
+{
+    return shape->one_task && shape->tile_keys == 64 && (!shape->int8 || shape->unit_keys == 64);
+}
+
 /* ---- memory */
+
+static tl_packed tl_lay_out_packed(const tl_shape *shape, int64_t n, tl_arena *a)
+{
+    const int64_t keys = tl_round_up(n, TL_PANEL), int8_keys = shape->int8 ? keys : 0;
+    tl_packed p = {.first = 0};
+    p.high = tl_take(a, shape->high ? keys * shape->head_dim_qk * 4 : 0);
+    p.codes = tl_take(a, int8_keys * tl_ceil_div(shape->head_dim_qk, TL_CODES) * 4);
+    p.scale = tl_take(a, int8_keys * 4);
+    p.flagged = tl_take(a, int8_keys);
+    p.flags = tl_take(a, keys / TL_PANEL);
+    p.value_stride = (keys + 1) * TL_PANEL; /* one row more: panels of 2^n keys would crowd a few cache sets */
+    p.values = tl_take(a, tl_ceil_div(shape->head_dim_v, TL_PANEL) * p.value_stride * 4);
+    return p;
+}
 
 /* Lays the scratch out; with base NULL only to learn the size. */
 static void tl_lay_out(tl_ctx *x, const tl_shape *shape, tl_arena *a)
@@ -127,26 +149,7 @@ static void tl_lay_out(tl_ctx *x, const tl_shape *shape, tl_arena *a)
     x->scores = tl_take(a, (int64_t)TL_ROWS * TL_SCORE_STRIDE * 4);
     x->tokens = tl_take(a, (int64_t)TL_PANEL * tl_max64(x->q_stride, x->o_stride) * 4);
     x->codes = tl_take(a, shape->int8 ? (int64_t)TL_PANEL * x->code_stride * (int64_t)sizeof(tl_qcode) : 0);
-}
-
-static tl_packed tl_lay_out_packed(const tl_shape *shape, int64_t lk, tl_arena *a)
-{
-    const int64_t keys = tl_round_up(lk, TL_PANEL), int8_keys = shape->int8 ? keys : 0;
-    tl_packed p;
-    p.high = tl_take(a, shape->high ? keys * shape->head_dim_qk * 4 : 0);
-    p.codes = tl_take(a, int8_keys * tl_ceil_div(shape->head_dim_qk, TL_CODES) * 4);
-    p.scale = tl_take(a, int8_keys * 4);
-    p.flagged = tl_take(a, int8_keys);
-    p.flags = tl_take(a, keys / TL_PANEL);
-    p.value_stride = (keys + 1) * TL_PANEL; /* one row more: panels of 2^n keys would crowd a few cache sets */
-    p.values = tl_take(a, tl_ceil_div(shape->head_dim_v, TL_PANEL) * p.value_stride * 4);
-    return p;
-}
-
-TL_INLINE tl_packed tl_packed_of(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared)
-{
-    tl_arena a = {prepared->packed, 0};
-    return tl_lay_out_packed(&call->shape, seq->lk, &a);
+    if (tl_packs_on_arrival(shape)) x->packed = tl_lay_out_packed(shape, TL_SPAN_KEYS, a);
 }
 
 /* ---- rows of tensors as vectors */
@@ -254,13 +257,14 @@ static void tl_unit_scales(const tl_ctx *x, const tl_packed *p, int64_t begin, i
         const int seen = key < c->seq->lk && tl_key_is_seen(c->seq, c->prepared, key);
         if (seen) tl_widen_centred_key(x->tokens, c, key);
         const float peak = seen ? tl_peak(x->tokens, x->d) : 0.f;
-        p->flagged[key] = !tl_is_finite(peak);
-        c->counters->nonfinite_tokens += p->flagged[key];
-        p->scale[key] = p->flagged[key] ? 0.f : peak;
-        block = tl_max(p->scale[key], block);
-        if (given) p->scale[key] = seen ? tl_key_scale(c->call, c->seq, c->kv_head, key) : 0.f;
+        const int64_t at = key - p->first;
+        p->flagged[at] = !tl_is_finite(peak);
+        if (!c->call->shape.fly) c->counters->nonfinite_tokens += p->flagged[at]; /* on the fly, nobody counts keys */
+        p->scale[at] = p->flagged[at] ? 0.f : peak;
+        block = tl_max(p->scale[at], block);
+        if (given) p->scale[at] = seen ? tl_key_scale(c->call, c->seq, c->kv_head, key) : 0.f;
     }
-    for (int64_t key = begin; key < end && shared; key++) p->scale[key] = block;
+    for (int64_t key = begin; key < end && shared; key++) p->scale[key - p->first] = block;
 }
 
 /* The largest magnitude of a head's query tokens [first, last], over rows that see a key and hold no NaN or Inf. Rows of
@@ -340,7 +344,7 @@ TL_INLINE void tl_pack_high_from(const tl_ctx *x, const tl_packed *p, int64_t ke
     const tl_call *call = x->cpu.call;
     const tl_sequence *seq = x->cpu.seq;
     const unsigned char *rows[TL_PANEL];
-    float *panel = p->high + key * x->d, scale[TL_PANEL];
+    float *panel = p->high + (key - p->first) * x->d, scale[TL_PANEL];
     for (int32_t j = 0; j < TL_PANEL; j++) {
         const int64_t k = tl_min64(key + j, seq->lk - 1); /* what stands for keys that do not exist is never seen */
         rows[j] = tl_row(&call->k, seq->batch, seq->k_start, k, x->cpu.kv_head);
@@ -372,18 +376,19 @@ static void tl_pack_high(const tl_ctx *x, const tl_packed *p, int64_t key)
 static void tl_pack_codes(const tl_ctx *x, const tl_packed *p, int64_t key)
 {
     const tl_cpu *c = &x->cpu;
+    const int64_t at = key - p->first;
     for (int32_t j = 0; j < TL_PANEL; j++) {
-        const int used = key + j < c->seq->lk && tl_key_is_seen(c->seq, c->prepared, key + j) && !p->flagged[key + j];
-        const tl_quant z = c->call->k.scale ? tl_given_quant(p->scale[key + j])
-                                            : tl_policy_quant(c->call->policy, p->scale[key + j]);
+        const int used = key + j < c->seq->lk && tl_key_is_seen(c->seq, c->prepared, key + j) && !p->flagged[at + j];
+        const tl_quant z = c->call->k.scale ? tl_given_quant(p->scale[at + j])
+                                            : tl_policy_quant(c->call->policy, p->scale[at + j]);
         if (used)
             tl_widen_centred_key(x->tokens, c, key + j);
         else
             memset(x->tokens, 0, sizeof *x->tokens * (size_t)x->q_stride);
         tl_encode(x->codes + (int64_t)j * x->code_stride, x->tokens, x->d, z.inverse, TL_KEY_BIAS);
-        p->scale[key + j] = tl_kernel_scale(z);
+        p->scale[at + j] = tl_kernel_scale(z);
     }
-    float *panel = (float *)(void *)(p->codes + key * x->units * TL_CODES);
+    float *panel = (float *)(void *)(p->codes + at * x->units * TL_CODES);
     const float *units = (const float *)(const void *)x->codes; /* in fact: four bytes that stay together */
     for (int32_t u = 0; u < x->units; u += TL_LANES)
         for (int32_t j = 0; j < TL_PANEL; j += TL_LANES) {
@@ -402,15 +407,18 @@ TL_INLINE int tl_pack_values_from(const tl_ctx *x, const tl_packed *p, int64_t k
     const tl_v zero = tl_v_set(0.f);
     tl_v bad = zero;
     for (int32_t j = 0; j < TL_PANEL; j++) {
-        const int used = key + j < seq->lk;
-        const unsigned char *row = used ? tl_row(&call->v, seq->batch, seq->k_start, key + j, x->cpu.kv_head) : NULL;
-        const tl_v scale = tl_v_set(used ? tl_value_scale(call, seq, x->cpu.kv_head, key + j) : 1.f);
-        for (int32_t i = 0; i < x->o_stride; i += TL_LANES) {
-            tl_v a = used && i < x->dv ? tl_load_lanes(row, i, x->dv - i, dtype) : zero;
-            if (dtype == TL_I8) a = tl_v_mul(a, scale);
-            bad = tl_v_fma(a, zero, bad); /* 0, or NaN for ever */
-            tl_v_store(p->values + i / TL_PANEL * p->value_stride + (key + j) * TL_PANEL + i % TL_PANEL, a);
-        }
+        const int64_t k = tl_min64(key + j, seq->lk - 1);
+        const int32_t dv = key + j < seq->lk ? x->dv : 0; /* P is 0 where no key is: V must be finite there */
+        const unsigned char *row = tl_row(&call->v, seq->batch, seq->k_start, k, x->cpu.kv_head);
+        const tl_v scale = tl_v_set(tl_value_scale(call, seq, x->cpu.kv_head, k));
+        float *to = p->values + (key - p->first + j) * TL_PANEL;
+        for (int32_t i = 0; i < x->o_stride; i += TL_PANEL, to += p->value_stride)
+            for (int32_t l = 0; l < TL_PANEL; l += TL_LANES) {
+                tl_v a = i + l < dv ? tl_load_lanes(row, i + l, dv - i - l, dtype) : zero;
+                if (dtype == TL_I8) a = tl_v_mul(a, scale);
+                bad = tl_v_fma(a, zero, bad); /* 0, or NaN for ever */
+                tl_v_store(to + l, a);
+            }
     }
     return tl_is_nan(tl_v_sum(bad));
 }
@@ -440,36 +448,27 @@ static int tl_unit_routes(const tl_call *call, const tl_sequence *seq, int32_t k
     return routes;
 }
 
-static void tl_pack(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared, int32_t kv_head,
-                    int64_t unit, void *scratch, tl_worker_counters *counters)
+/* Packs one unit, keys [begin, end) of which may lie beyond the last; routes as from tl_unit_routes. */
+static void tl_pack_unit(const tl_ctx *x, const tl_packed *p, int64_t begin, int64_t end, int routes)
 {
-    tl_worker_counters
-        uncounted; /* on the fly, keys are packed in secret: what is packed how often is the kernel's choice */
-    tl_ctx x = {.cpu = {.call = call, .seq = seq, .prepared = prepared, .kv_head = kv_head}};
-    x.cpu.counters = call->shape.fly ? &uncounted : counters;
-    tl_lay_out(&x, &call->shape, &(tl_arena){scratch, 0});
-    const tl_packed p = tl_packed_of(call, seq, prepared);
-    const int64_t begin = unit * call->shape.unit_keys;
-    const int64_t end = tl_min64(begin + call->shape.unit_keys, tl_round_up(seq->lk, TL_PANEL));
-    const int routes = tl_unit_routes(call, seq, kv_head, begin, end);
-    if (call->shape.int8) tl_unit_scales(&x, &p, begin, end);
+    if (x->cpu.call->shape.int8) tl_unit_scales(x, p, begin, end);
     for (int64_t key = begin; key < end; key += TL_PANEL) {
-        int flags = tl_pack_values(&x, &p, key) ? VALUE_NONFINITE : 0;
-        if (routes & 1 << TL_HIGH) tl_pack_high(&x, &p, key);
+        int flags = tl_pack_values(x, p, key) ? VALUE_NONFINITE : 0;
+        if (routes & 1 << TL_HIGH) tl_pack_high(x, p, key);
         if (routes & 1 << TL_INT8) {
-            tl_pack_codes(&x, &p, key);
+            tl_pack_codes(x, p, key);
             for (int32_t j = 0; j < TL_PANEL; j++)
-                if (p.flagged[key + j]) flags |= KEY_FLAGGED;
+                if (p->flagged[key - p->first + j]) flags |= KEY_FLAGGED;
         }
-        p.flags[key / TL_PANEL] = (unsigned char)flags;
+        p->flags[(key - p->first) / TL_PANEL] = (unsigned char)flags;
     }
 }
 
-/* Some key of the panels at [key, key + n) has the flag. */
-TL_INLINE int tl_flagged(const tl_ctx *x, int64_t key, int32_t n, int flag)
+/* Some key of the panels at [at, at + n) of the packed ones has the flag. */
+TL_INLINE int tl_flagged(const tl_ctx *x, int64_t at, int32_t n, int flag)
 {
     int found = 0;
-    for (int32_t j = 0; j < n; j += TL_PANEL) found |= x->packed.flags[(key + j) / TL_PANEL] & flag;
+    for (int32_t j = 0; j < n; j += TL_PANEL) found |= x->packed.flags[(at + j) / TL_PANEL] & flag;
     return found;
 }
 
@@ -494,10 +493,13 @@ TL_INLINE void tl_prefetch(tl_ctx *x, tl_span span)
     (void)span;
 }
 
-TL_INLINE void tl_arrive(tl_ctx *x, tl_span span)
+static void tl_arrive(tl_ctx *x, tl_span span)
 {
-    (void)x;
-    (void)span;
+    if (!tl_packs_on_arrival(&x->cpu.call->shape)) return;
+    const int64_t first = (int64_t)span.first * 64, past = tl_round_up(x->cpu.seq->lk, TL_PANEL);
+    x->packed.first = first;
+    for (int32_t i = 0; i < span.count; i++)
+        tl_pack_unit(x, &x->packed, first + i * 64, tl_min64(first + i * 64 + 64, past), 1 << (span.route >> i & 1));
 }
 
 TL_INLINE void tl_leave(tl_ctx *x, tl_span span)
@@ -506,7 +508,7 @@ TL_INLINE void tl_leave(tl_ctx *x, tl_span span)
     (void)span;
 }
 
-/* ---- register tiles: R rows by P panels, both constants where they are called */
+/* ---- register tiles: R rows by P panels, both constants where they are called. at: a place among the packed keys */
 
 /* The next rows of a block that make a register tile. */
 TL_INLINE int32_t tl_tile_rows(int32_t left)
@@ -523,10 +525,10 @@ TL_INLINE int32_t tl_big_rows(int32_t rows)
     return r;
 }
 
-TL_INLINE void tl_high_tile(const int R, const int P, const tl_ctx *x, int32_t row, int64_t key, float *s)
+TL_INLINE void tl_high_tile(const int R, const int P, const tl_ctx *x, int32_t row, int64_t at, float *s)
 {
     const int vectors = P * TL_PARTS;
-    const float *q = x->q + (int64_t)row * x->q_stride, *k = x->packed.high + key * x->d;
+    const float *q = x->q + (int64_t)row * x->q_stride, *k = x->packed.high + at * x->d;
     const int64_t q_stride = x->q_stride, panel = (int64_t)x->d * TL_PANEL;
     tl_v a[TL_MOST_ROWS][TL_MOST_VECTORS];
     TL_UNROLL for (int i = 0; i < R; i++) TL_UNROLL for (int j = 0; j < vectors; j++) a[i][j] = tl_v_set(0.f);
@@ -553,11 +555,11 @@ TL_INLINE int32_t tl_unit(const tl_qcode *codes)
     return u;
 }
 
-TL_INLINE void tl_int8_tile(const int R, const int P, const tl_ctx *x, int32_t row, int64_t key, float *s)
+TL_INLINE void tl_int8_tile(const int R, const int P, const tl_ctx *x, int32_t row, int64_t at, float *s)
 {
     const int vectors = P * TL_PARTS;
     const int64_t q_stride = x->code_stride, panel = (int64_t)x->units * TL_PANEL * TL_CODES;
-    const tl_qcode *q = x->q_codes + row * q_stride, *k = x->packed.codes + key * x->units * TL_CODES;
+    const tl_qcode *q = x->q_codes + row * q_stride, *k = x->packed.codes + at * x->units * TL_CODES;
     tl_vi a[TL_MOST_ROWS][TL_MOST_VECTORS];
     TL_UNROLL for (int i = 0; i < R; i++) TL_UNROLL for (int j = 0; j < vectors; j++)
         a[i][j] = tl_vi_set(TL_KEY_BIAS == 0 ? 0 : x->q_start[row + i]);
@@ -571,7 +573,7 @@ TL_INLINE void tl_int8_tile(const int R, const int P, const tl_ctx *x, int32_t r
             TL_UNROLL for (int j = 0; j < vectors; j++) a[i][j] = tl_vi_dot(a[i][j], y, b[j]);
         }
     }
-    const float *scale = x->packed.scale + key;
+    const float *scale = x->packed.scale + at;
     TL_UNROLL for (int i = 0; i < R; i++) TL_UNROLL for (int j = 0; j < vectors; j++)
     {
         const tl_v f = tl_v_mul(tl_v_set(x->q_scale[row + i]), tl_v_load(scale + j * TL_LANES));
@@ -580,13 +582,13 @@ TL_INLINE void tl_int8_tile(const int R, const int P, const tl_ctx *x, int32_t r
     }
 }
 
-/* O += P V: keys [key, key + n) and channels from channel panel c on. */
-TL_INLINE void tl_value_tile(const int R, const int P, const tl_ctx *x, const float *p, int64_t key, int32_t n,
+/* O += P V: keys [at, at + n) and channels from channel panel c on. */
+TL_INLINE void tl_value_tile(const int R, const int P, const tl_ctx *x, const float *p, int64_t at, int32_t n,
                              int32_t c, float *o)
 {
     const int vectors = P * TL_PARTS;
     const int64_t o_stride = x->o_stride, panel = x->packed.value_stride;
-    const float *v = x->packed.values + c * panel + key * TL_PANEL;
+    const float *v = x->packed.values + c * panel + at * TL_PANEL;
     o += c * TL_PANEL;
     tl_v a[TL_MOST_ROWS][TL_MOST_VECTORS];
     TL_UNROLL for (int i = 0; i < R; i++) TL_UNROLL for (int j = 0; j < vectors; j++)
@@ -608,90 +610,91 @@ TL_INLINE void tl_value_tile(const int R, const int P, const tl_ctx *x, const fl
 
 /* ---- products of a few rows: register tiles side by side */
 
-TL_INLINE void tl_high_tiles(const int R, const int P, const tl_ctx *x, int32_t row, int64_t key, int32_t n, float *s)
+TL_INLINE void tl_high_tiles(const int R, const int P, const tl_ctx *x, int32_t row, int64_t at, int32_t n, float *s)
 {
     int32_t j = 0;
-    for (; j + P * TL_PANEL <= n; j += P * TL_PANEL) tl_high_tile(R, P, x, row, key + j, s + j);
-    for (; P > 1 && j < n; j += TL_PANEL) tl_high_tile(R, 1, x, row, key + j, s + j);
+    for (; j + P * TL_PANEL <= n; j += P * TL_PANEL) tl_high_tile(R, P, x, row, at + j, s + j);
+    for (; P > 1 && j < n; j += TL_PANEL) tl_high_tile(R, 1, x, row, at + j, s + j);
 }
 
-static void tl_high_rows(const tl_ctx *x, int32_t row, int32_t rows, int64_t key, int32_t n, float *s)
+static void tl_high_rows(const tl_ctx *x, int32_t row, int32_t rows, int64_t at, int32_t n, float *s)
 {
     switch (rows) {
-    case TL_TILE_ROWS: tl_high_tiles(TL_TILE_ROWS, TL_TILE_PANELS, x, row, key, n, s); break;
-    case 4: tl_high_tiles(4, TL_TILE4_PANELS, x, row, key, n, s); break;
-    case 2: tl_high_tiles(2, TL_TILE2_PANELS, x, row, key, n, s); break;
-    default: tl_high_tiles(1, TL_TILE1_PANELS, x, row, key, n, s); break;
+    case TL_TILE_ROWS: tl_high_tiles(TL_TILE_ROWS, TL_TILE_PANELS, x, row, at, n, s); break;
+    case 4: tl_high_tiles(4, TL_TILE4_PANELS, x, row, at, n, s); break;
+    case 2: tl_high_tiles(2, TL_TILE2_PANELS, x, row, at, n, s); break;
+    default: tl_high_tiles(1, TL_TILE1_PANELS, x, row, at, n, s); break;
     }
 }
 
-TL_INLINE void tl_int8_tiles(const int R, const int P, const tl_ctx *x, int32_t row, int64_t key, int32_t n, float *s)
+TL_INLINE void tl_int8_tiles(const int R, const int P, const tl_ctx *x, int32_t row, int64_t at, int32_t n, float *s)
 {
     int32_t j = 0;
-    for (; j + P * TL_PANEL <= n; j += P * TL_PANEL) tl_int8_tile(R, P, x, row, key + j, s + j);
-    for (; P > 1 && j < n; j += TL_PANEL) tl_int8_tile(R, 1, x, row, key + j, s + j);
+    for (; j + P * TL_PANEL <= n; j += P * TL_PANEL) tl_int8_tile(R, P, x, row, at + j, s + j);
+    for (; P > 1 && j < n; j += TL_PANEL) tl_int8_tile(R, 1, x, row, at + j, s + j);
 }
 
-static void tl_int8_rows(const tl_ctx *x, int32_t row, int32_t rows, int64_t key, int32_t n, float *s)
+static void tl_int8_rows(const tl_ctx *x, int32_t row, int32_t rows, int64_t at, int32_t n, float *s)
 {
     switch (rows) {
-    case TL_TILE_ROWS: tl_int8_tiles(TL_TILE_ROWS, TL_TILE_PANELS, x, row, key, n, s); break;
-    case 4: tl_int8_tiles(4, TL_TILE4_PANELS, x, row, key, n, s); break;
-    case 2: tl_int8_tiles(2, TL_TILE2_PANELS, x, row, key, n, s); break;
-    default: tl_int8_tiles(1, TL_TILE1_PANELS, x, row, key, n, s); break;
+    case TL_TILE_ROWS: tl_int8_tiles(TL_TILE_ROWS, TL_TILE_PANELS, x, row, at, n, s); break;
+    case 4: tl_int8_tiles(4, TL_TILE4_PANELS, x, row, at, n, s); break;
+    case 2: tl_int8_tiles(2, TL_TILE2_PANELS, x, row, at, n, s); break;
+    default: tl_int8_tiles(1, TL_TILE1_PANELS, x, row, at, n, s); break;
     }
 }
 
-TL_INLINE void tl_value_tiles(const int R, const int P, const tl_ctx *x, const float *p, int64_t key, int32_t n,
+TL_INLINE void tl_value_tiles(const int R, const int P, const tl_ctx *x, const float *p, int64_t at, int32_t n,
                               int32_t c, int32_t end, float *o)
 {
-    for (; c + P <= end; c += P) tl_value_tile(R, P, x, p, key, n, c, o);
-    for (; P > 1 && c < end; c++) tl_value_tile(R, 1, x, p, key, n, c, o);
+    for (; c + P <= end; c += P) tl_value_tile(R, P, x, p, at, n, c, o);
+    for (; P > 1 && c < end; c++) tl_value_tile(R, 1, x, p, at, n, c, o);
 }
 
-static void tl_value_rows(const tl_ctx *x, int32_t rows, const float *p, int64_t key, int32_t n, int32_t c, int32_t end,
+static void tl_value_rows(const tl_ctx *x, int32_t rows, const float *p, int64_t at, int32_t n, int32_t c, int32_t end,
                           float *o)
 {
     switch (rows) {
-    case TL_TILE_ROWS: tl_value_tiles(TL_TILE_ROWS, TL_TILE_PANELS, x, p, key, n, c, end, o); break;
-    case 4: tl_value_tiles(4, TL_TILE4_PANELS, x, p, key, n, c, end, o); break;
-    case 2: tl_value_tiles(2, TL_TILE2_PANELS, x, p, key, n, c, end, o); break;
-    default: tl_value_tiles(1, TL_TILE1_PANELS, x, p, key, n, c, end, o); break;
+    case TL_TILE_ROWS: tl_value_tiles(TL_TILE_ROWS, TL_TILE_PANELS, x, p, at, n, c, end, o); break;
+    case 4: tl_value_tiles(4, TL_TILE4_PANELS, x, p, at, n, c, end, o); break;
+    case 2: tl_value_tiles(2, TL_TILE2_PANELS, x, p, at, n, c, end, o); break;
+    default: tl_value_tiles(1, TL_TILE1_PANELS, x, p, at, n, c, end, o); break;
     }
 }
 
 /* ---- products of a row block */
 
-TL_INLINE void tl_scores_of(const tl_ctx *x, int route, int32_t row, int32_t rows, int64_t key, int32_t n, float *s)
+TL_INLINE void tl_scores_of(const tl_ctx *x, int route, int32_t row, int32_t rows, int64_t at, int32_t n, float *s)
 {
     if (route == TL_INT8)
-        tl_int8_rows(x, row, rows, key, n, s);
+        tl_int8_rows(x, row, rows, at, n, s);
     else
-        tl_high_rows(x, row, rows, key, n, s);
+        tl_high_rows(x, row, rows, at, n, s);
 }
 
-/* Keys [key, key + n), all of one route. */
-static void tl_scores_run(const tl_ctx *x, int route, int32_t row, int32_t rows, int64_t key, int32_t n, float *s)
+/* Keys [at, at + n), all of one route. */
+static void tl_scores_run(const tl_ctx *x, int route, int32_t row, int32_t rows, int64_t at, int32_t n, float *s)
 {
     const int32_t big = tl_big_rows(rows), chunk = TL_TILE_PANELS * TL_PANEL;
     for (int32_t j = 0; big && j < n; j += chunk)
         for (int32_t r = 0, step; r < big; r += step) {
             step = tl_tile_rows(rows - r);
-            tl_scores_of(x, route, row + r, step, key + j, tl_least(chunk, n - j), s + r * TL_SCORE_STRIDE + j);
+            tl_scores_of(x, route, row + r, step, at + j, tl_least(chunk, n - j), s + r * TL_SCORE_STRIDE + j);
         }
     for (int32_t r = big, step; r < rows; r += step) {
         step = tl_tile_rows(rows - r);
-        tl_scores_of(x, route, row + r, step, key, n, s + r * TL_SCORE_STRIDE);
+        tl_scores_of(x, route, row + r, step, at, n, s + r * TL_SCORE_STRIDE);
     }
 }
 
 /* Pairs whose query or key was left out of INT8 (ALGORITHMS A2). */
 static void tl_scores_flagged(const tl_ctx *x, int32_t row, int32_t rows, int64_t key, int32_t n, float *s)
 {
-    if (!x->some_q_flagged && !tl_flagged(x, key, n, KEY_FLAGGED)) return;
+    const int64_t at = key - x->packed.first;
+    if (!x->some_q_flagged && !tl_flagged(x, at, n, KEY_FLAGGED)) return;
     for (int32_t r = 0; r < rows; r++)
         for (int32_t j = 0; j < n && key + j < x->cpu.seq->lk; j++)
-            if (x->q_flagged[row + r] || x->packed.flagged[key + j])
+            if (x->q_flagged[row + r] || x->packed.flagged[at + j])
                 s[r * TL_SCORE_STRIDE + j] = tl_dot_flagged(&x->cpu, x->q + (int64_t)(row + r) * x->q_stride, key + j) *
                                              x->factor;
 }
@@ -708,7 +711,7 @@ static void tl_scores_issue(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
         const int route = span.route >> (j / tile) & 1;
         for (n = tile; j + n < s->cols && (span.route >> ((j + n) / tile) & 1) == route;) n += tile;
         n = tl_least(n, s->cols - j);
-        tl_scores_run(x, route, first, rows, key + j, n, s->s + j);
+        tl_scores_run(x, route, first, rows, key - x->packed.first + j, n, s->s + j);
         if (route == TL_INT8) tl_scores_flagged(x, first, rows, key + j, n, s->s + j);
     }
 }
@@ -721,19 +724,19 @@ TL_INLINE void tl_scores_wait(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
     (void)rb;
 }
 
-/* Keys [key, key + n), whose V is finite. */
-static void tl_values_run(const tl_ctx *x, int32_t rows, const float *p, int64_t key, int32_t n, float *o)
+/* Keys [at, at + n) of the packed ones, whose V is finite. */
+static void tl_values_run(const tl_ctx *x, int32_t rows, const float *p, int64_t at, int32_t n, float *o)
 {
     const int32_t big = tl_big_rows(rows), panels = x->o_stride / TL_PANEL;
     for (int32_t c = 0; big && c < panels; c += TL_TILE_PANELS)
         for (int32_t r = 0, step; r < big; r += step) {
             step = tl_tile_rows(rows - r);
-            tl_value_rows(x, step, p + r * TL_SCORE_STRIDE, key, n, c, tl_least(c + TL_TILE_PANELS, panels),
+            tl_value_rows(x, step, p + r * TL_SCORE_STRIDE, at, n, c, tl_least(c + TL_TILE_PANELS, panels),
                           o + (int64_t)r * x->o_stride);
         }
     for (int32_t r = big, step; r < rows; r += step) {
         step = tl_tile_rows(rows - r);
-        tl_value_rows(x, step, p + r * TL_SCORE_STRIDE, key, n, 0, panels, o + (int64_t)r * x->o_stride);
+        tl_value_rows(x, step, p + r * TL_SCORE_STRIDE, at, n, 0, panels, o + (int64_t)r * x->o_stride);
     }
 }
 
@@ -743,23 +746,23 @@ static void tl_values_nonfinite(const tl_ctx *x, int32_t row, int32_t rows, cons
     for (int32_t r = 0; r < rows; r++)
         for (int32_t j = 0; j < TL_PANEL; j++)
             if (tl_row_sees(&x->cpu, row + r, key + j))
-                tl_value_rows(x, 1, p + r * TL_SCORE_STRIDE + j, key + j, 1, 0, x->o_stride / TL_PANEL,
-                              o + (int64_t)r * x->o_stride);
+                tl_value_rows(x, 1, p + r * TL_SCORE_STRIDE + j, key - x->packed.first + j, 1, 0,
+                              x->o_stride / TL_PANEL, o + (int64_t)r * x->o_stride);
 }
 
 static void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span span, int32_t rb)
 {
     const int32_t first = rb * TL_ROWS, rows = tl_rows_here(x, rb);
-    const int64_t key = (int64_t)span.first * x->cpu.task.tile_keys;
+    const int64_t key = (int64_t)span.first * x->cpu.task.tile_keys, at = key - x->packed.first;
     float *o = acc->o + (int64_t)first * x->o_stride;
     for (int32_t j = 0, n; j < s->cols; j += n) {
         n = TL_PANEL;
-        if (tl_flagged(x, key + j, TL_PANEL, VALUE_NONFINITE)) {
+        if (tl_flagged(x, at + j, TL_PANEL, VALUE_NONFINITE)) {
             tl_values_nonfinite(x, first, rows, s->s + j, key + j, o);
             continue;
         }
-        while (j + n < s->cols && !tl_flagged(x, key + j + n, TL_PANEL, VALUE_NONFINITE)) n += TL_PANEL;
-        tl_values_run(x, rows, s->s + j, key + j, n, o);
+        while (j + n < s->cols && !tl_flagged(x, at + j + n, TL_PANEL, VALUE_NONFINITE)) n += TL_PANEL;
+        tl_values_run(x, rows, s->s + j, at + j, n, o);
     }
 }
 
@@ -1008,16 +1011,34 @@ static size_t tl_scratch_bytes(const tl_shape *shape)
 static size_t tl_packed_bytes(const tl_shape *shape, int64_t lk)
 {
     tl_arena a = {NULL, 0};
-    (void)tl_lay_out_packed(shape, lk, &a);
+    if (!tl_packs_on_arrival(shape)) (void)tl_lay_out_packed(shape, lk, &a);
     return a.used;
+}
+
+static void tl_start(tl_ctx *x, void *scratch)
+{
+    const tl_cpu *c = &x->cpu;
+    const tl_shape *shape = &c->call->shape;
+    tl_lay_out(x, shape, &(tl_arena){scratch, 0});
+    if (!tl_packs_on_arrival(shape))
+        x->packed = tl_lay_out_packed(shape, c->seq->lk, &(tl_arena){c->prepared->packed, 0});
+}
+
+static void tl_pack(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared, int32_t kv_head,
+                    int64_t unit, void *scratch, tl_worker_counters *counters)
+{
+    tl_ctx x = {.cpu = {.call = call, .seq = seq, .prepared = prepared, .counters = counters, .kv_head = kv_head}};
+    tl_start(&x, scratch);
+    const int64_t begin = unit * call->shape.unit_keys;
+    const int64_t end = tl_min64(begin + call->shape.unit_keys, tl_round_up(seq->lk, TL_PANEL));
+    tl_pack_unit(&x, &x.packed, begin, end, tl_unit_routes(call, seq, kv_head, begin, end));
 }
 
 static void tl_attend(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared, const tl_task *task,
                       int32_t head, void *scratch, tl_worker_counters *counters)
 {
     tl_ctx x = {.cpu = {*task, call, seq, prepared, counters, head, head / call->shape.group_heads}};
-    x.packed = tl_packed_of(call, seq, prepared);
+    tl_start(&x, scratch);
     x.factor = tl_logits_are_plain(call) ? call->softmax_scale * TL_LOG2E : 1.f;
-    tl_lay_out(&x, &call->shape, &(tl_arena){scratch, 0});
     tl_tile_loop(&x);
 }

@@ -447,6 +447,24 @@ TL_INLINE void tl_exp_lanes(float *e, const float *ref, int32_t n, int32_t level
     for (int32_t r = 0; r < n; r++) e[r] = tl_sim_exp(e[r], ref[r], level, hw, clamp);
 }
 
+/* hw, low: the one exponential that is a table. */
+static void tl_exp_low_hw(const tl_ctx *x, float *e, const float *ref, int32_t n)
+{
+#ifdef TL_TABLE_IN_REGISTERS
+    const tl_exp_registers table = tl_exp_registers_load();
+    for (int32_t lane = 0; lane < x->pad; lane += LANES) {
+        float shift[LANES];
+        for (int l = 0; l < LANES; l++)
+            shift[l] = tl_mini_round(tl_mini_truncate(ref[lane + l], tl_e4m3()) - e[lane + l], tl_ue5m3(TL_SHIFT_BIAS));
+        _mm512_storeu_ps(e + lane, tl_exp_lookup_16(&table, _mm512_loadu_ps(shift)));
+    }
+    (void)n;
+#else
+    (void)x;
+    tl_exp_lanes(e, ref, n, TL_LEVEL_LOW, 1, 0);
+#endif
+}
+
 static void tl_sub_exp(tl_ctx *x, tl_scores *s, int32_t rb, int32_t sub, int32_t level, const float *ref)
 {
     const int32_t rows = tl_rows_here(x, rb);
@@ -457,7 +475,10 @@ static void tl_sub_exp(tl_ctx *x, tl_scores *s, int32_t rb, int32_t sub, int32_t
         else if (x->stochastic)
             for (int32_t r = 0; r < rows; r++) e[r] = tl_sim_exp_stochastic(x, rb, r, key, e[r], ref[r], level);
         else if (x->hw)
-            tl_exp_lanes(e, ref, rows, level, 1, x->clamp);
+            if (level == TL_LEVEL_LOW)
+                tl_exp_low_hw(x, e, ref, rows);
+            else
+                tl_exp_lanes(e, ref, rows, TL_LEVEL_HIGH, 1, x->clamp);
         else if (level == TL_LEVEL_HIGH)
             tl_exp_lanes(e, ref, rows, 1, 0, 0);
         else

@@ -1,0 +1,181 @@
+/* The PTX that the vocabulary speaks, one function per instruction (sm_80 and later). Device pass only. */
+#ifndef TL_OFFLOAD_PTX_H
+#define TL_OFFLOAD_PTX_H
+
+#include "core/port.h"
+
+#define TL_SHARED_SPACE __attribute__((address_space(3)))
+#define TL_GLOBAL_SPACE __attribute__((address_space(1)))
+#define TL_FULLY _Pragma("unroll") /* loops whose arrays are registers */
+
+/* Dynamic shared memory of the block; its 32-bit address is what ldmatrix and cp.async take. */
+extern TL_SHARED_SPACE __attribute__((aligned(1024))) unsigned char tl_shared_memory[];
+TL_INLINE uint32_t tl_shared_base(void) { return (uint32_t)(uintptr_t)tl_shared_memory; }
+
+TL_INLINE int32_t tl_thread(void) { return __nvvm_read_ptx_sreg_tid_x(); }
+TL_INLINE int32_t tl_block(void) { return __nvvm_read_ptx_sreg_ctaid_x(); }
+TL_INLINE void tl_barrier(void) { __asm__ volatile("bar.sync 0;" ::: "memory"); }
+
+/* Stops the compiler from keeping everything that follows from x in registers across a loop. */
+#define TL_OPAQUE(x) __asm__ volatile("" : "+r"(x))
+
+/* ---- copies: 16 bytes, global to shared, in the background */
+
+TL_INLINE void tl_copy(uint32_t to, const void *from)
+{
+    __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"((const TL_GLOBAL_SPACE void *)from)
+                     : "memory");
+}
+
+/* Zeros where there is nothing to read; `from` is not touched then. */
+TL_INLINE void tl_copy_or_zero(uint32_t to, const void *from, int there)
+{
+    __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
+                     "l"((const TL_GLOBAL_SPACE void *)from), "r"(there ? 16 : 0)
+                     : "memory");
+}
+
+TL_INLINE void tl_copies_wait(void)
+{
+    __asm__ volatile("cp.async.commit_group;\n\tcp.async.wait_group 0;" ::: "memory");
+}
+
+/* ---- fragments and products */
+
+/* Four 8x8 tiles of 16-bit elements; lane l gives the address of row l % 8 of tile l / 8. */
+TL_INLINE void tl_fragment(uint32_t f[4], uint32_t at)
+{
+    __asm__ volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
+                     : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3])
+                     : "r"(at)
+                     : "memory");
+}
+
+TL_INLINE void tl_fragment_transposed(uint32_t f[4], uint32_t at)
+{
+    __asm__ volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];"
+                     : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3])
+                     : "r"(at)
+                     : "memory");
+}
+
+/* 16 x 8 of c += a b, f16 into f32, 16 channels; the second form starts at 0. */
+TL_INLINE void tl_mma_f16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    __asm__ volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+                     "{%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+TL_INLINE void tl_mma_f16_first(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    __asm__ volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+                     "{%10,%10,%10,%10};"
+                     : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.f));
+}
+
+/* The same with s8 into s32, 32 channels. c holds the bits of the float TL_INT8_ORIGIN + sum: exact below 2^22, so that no
+ * conversion is needed. */
+#define TL_INT8_ORIGIN 12582912.f /* 0x4B400000 */
+
+TL_INLINE void tl_mma_s8(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    __asm__ volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+                     "{%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+TL_INLINE void tl_mma_s8_first(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    __asm__ volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+                     "{%10,%10,%10,%10};"
+                     : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(TL_INT8_ORIGIN));
+}
+
+/* ---- arithmetic; libm's names would become calls that nothing resolves */
+
+TL_INLINE float tl_max_ptx(float a, float b) /* the number where one is NaN */
+{
+    float r;
+    __asm__("max.f32 %0,%1,%2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}
+
+TL_INLINE float tl_fma_ptx(float a, float b, float c)
+{
+    float r;
+    __asm__("fma.rn.f32 %0,%1,%2,%3;" : "=f"(r) : "f"(a), "f"(b), "f"(c));
+    return r;
+}
+
+/* 2^x: 2 ulp, 1 at 0, 0 at -Inf and where the result would be subnormal. */
+TL_INLINE float tl_exp2_fast(float x)
+{
+    float r;
+    __asm__("ex2.approx.ftz.f32 %0,%1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
+TL_INLINE float tl_log2_fast(float x)
+{
+    float r;
+    __asm__("lg2.approx.f32 %0,%1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
+TL_INLINE uint32_t tl_pack_f16(float low, float high)
+{
+    uint32_t r;
+    __asm__("cvt.rn.f16x2.f32 %0,%1,%2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+TL_INLINE float tl_low_f16(uint32_t pair)
+{
+    float r;
+    __asm__("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low; }" : "=f"(r) : "r"(pair));
+    return r;
+}
+
+/* The low bytes of a, b, c, d. */
+TL_INLINE uint32_t tl_pack_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    uint32_t low, high, r;
+    __asm__("prmt.b32 %0,%1,%2,0x0040;" : "=r"(low) : "r"(a), "r"(b));
+    __asm__("prmt.b32 %0,%1,%2,0x0040;" : "=r"(high) : "r"(c), "r"(d));
+    __asm__("prmt.b32 %0,%1,%2,0x5410;" : "=r"(r) : "r"(low), "r"(high));
+    return r;
+}
+
+/* ---- between the lanes of a warp */
+
+TL_INLINE uint32_t tl_swap_bits(uint32_t x, int with)
+{
+    uint32_t r;
+    __asm__ volatile("shfl.sync.bfly.b32 %0,%1,%2,31,-1;" : "=r"(r) : "r"(x), "r"(with));
+    return r;
+}
+
+TL_INLINE float tl_swap(float x, int with) { return tl_float(tl_swap_bits(tl_bits(x), with)); }
+
+TL_INLINE int tl_vote_any(int predicate)
+{
+    int r;
+    __asm__ volatile("{ .reg .pred a, b; setp.ne.b32 a, %1, 0; vote.sync.any.pred b, a, -1; selp.b32 %0, 1, 0, b; }"
+                     : "=r"(r)
+                     : "r"(predicate));
+    return r;
+}
+
+TL_INLINE uint32_t tl_join_or(uint32_t x)
+{
+    uint32_t r;
+    __asm__ volatile("redux.sync.or.b32 %0,%1,-1;" : "=r"(r) : "r"(x));
+    return r;
+}
+
+#endif
