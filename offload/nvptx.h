@@ -30,11 +30,11 @@ typedef struct {
     tl_device_strides q_stride, k_stride, v_stride, o_stride, lse_stride;
     tl_device_codes codes;
 
-    int32_t batch, heads_q, heads_k;
-    int32_t lq, lk;     /* lk: keys that exist and that causal lets some row see */
-    int32_t reach;      /* row i sees the keys below min(i + reach, lk) */
-    int32_t causal;     /* later rows see more: they go first */
-    float logit_scale;  /* softmax_scale * log2(e) */
+    int32_t batch, heads_q, heads_k, head_dim;
+    int32_t lq, lk;    /* lk: keys that exist and that causal lets some row see */
+    int32_t reach;     /* row i sees the keys below min(i + reach, lk) */
+    int32_t causal;    /* later rows see more: they go first */
+    float logit_scale; /* softmax_scale * log2(e) */
 
     const uint64_t *words; /* [batch, KV head, routing row], strides below; NULL: every tile is INT8 */
     int64_t words_batch, words_head, words_row;
@@ -42,8 +42,7 @@ typedef struct {
 } tl_device_call;
 
 /* Each returns 0, or 1 where the OpenMP runtime ran the region on the host, where it does nothing. Complete on return. */
-int tl_nvptx_quantise_d64(const tl_device_call *call);
-int tl_nvptx_quantise_d128(const tl_device_call *call);
+int tl_nvptx_quantise(const tl_device_call *call);
 int tl_nvptx_high_d64(const tl_device_call *call);
 int tl_nvptx_high_d128(const tl_device_call *call);
 int tl_nvptx_routed_d64(const tl_device_call *call);

@@ -141,6 +141,14 @@ TL_INLINE float tl_low_f16(uint32_t pair)
     return r;
 }
 
+/* The larger halves of two pairs; NaN where one is NaN. */
+TL_INLINE uint32_t tl_max_f16_pair(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    __asm__("max.NaN.f16x2 %0,%1,%2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
 /* The low bytes of a, b, c, d. */
 TL_INLINE uint32_t tl_pack_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
 {
@@ -161,6 +169,14 @@ TL_INLINE uint32_t tl_swap_bits(uint32_t x, int with)
 }
 
 TL_INLINE float tl_swap(float x, int with) { return tl_float(tl_swap_bits(tl_bits(x), with)); }
+
+/* The first lane's x. Told so, ptxas keeps what all lanes share in uniform registers and can load ahead with it. */
+TL_INLINE int32_t tl_uniform(int32_t x)
+{
+    int32_t r;
+    __asm__ volatile("shfl.sync.idx.b32 %0,%1,0,31,-1;" : "=r"(r) : "r"(x));
+    return r;
+}
 
 TL_INLINE int tl_vote_any(int predicate)
 {

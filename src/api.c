@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "counters.h"
+#include "device.h"
 #include "plan.h"
 #include "status.h"
 #include "survey.h"
@@ -325,8 +326,7 @@ tlamp_status tlamp_execute(const tlamp_plan *plan, const tlamp_tensors *tensors,
     if (!s) s = check_outputs(&plan->problem, &t, err);
     if (s) return s;
     if (e.exec.memory != TLAMP_MEMORY_HOST || e.exec.device >= 0)
-        return tl_fail(err, TLAMP_UNSUPPORTED_HARDWARE, "device",
-                       "this library was built without offload: use the host");
+        return tl_device_execute(plan, &t, &e.exec, workspace, workspace_bytes, err);
 
     e.call = make_call(plan, &t);
     e.workers = tl_team_workers(&e.exec);

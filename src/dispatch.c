@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cpu_features.h"
+#include "device.h"
 #include "status.h"
 
 /* ------------------------------------------------------------------------------------------------ kernels */
@@ -87,7 +88,7 @@ tlamp_status tlamp_set_max_isa(const char *isa, tlamp_error *err)
     return TLAMP_OK;
 }
 
-int32_t tlamp_num_devices(void) { return 0; }
+int32_t tlamp_num_devices(void) { return tl_device_count(); }
 
 /* ------------------------------------------------------------------------------------------------ the choice */
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
 #include "dispatch.h"
 #include "status.h"
 #include "team.h"
@@ -168,7 +169,8 @@ size_t tlamp_plan_workspace_size(const tlamp_plan *plan, int32_t num_threads)
     tlamp_exec exec = {.struct_size = sizeof exec, .num_threads = num_threads < 0 ? 0 : num_threads};
     tl_arena a = {NULL, 0};
     (void)tl_lay_out_workspace(plan, tl_team_workers(&exec), &a);
-    return a.used;
+    const size_t on_device = tl_device_workspace_bytes(plan);
+    return a.used > on_device ? a.used : on_device;
 }
 
 const char *tlamp_plan_kernel_name(const tlamp_plan *plan) { return plan->kernel->name; }

@@ -15,12 +15,30 @@ typedef struct colour {
 } colour;
 
 static const colour ink = {0.15, 0.17, 0.20}, soft = {0.42, 0.45, 0.50}, grid_grey = {0.89, 0.90, 0.92};
-#define BLUE {0.15, 0.34, 0.60}
-#define LIGHT_BLUE {0.45, 0.66, 0.86}
-#define DARK_BLUE {0.07, 0.17, 0.33}
-#define ORANGE {0.85, 0.51, 0.17}
-#define GREEN {0.24, 0.60, 0.44}
-#define PALE {0.86, 0.89, 0.93}
+#define BLUE                                                                                                           \
+    {                                                                                                                  \
+        0.15, 0.34, 0.60                                                                                               \
+    }
+#define LIGHT_BLUE                                                                                                     \
+    {                                                                                                                  \
+        0.45, 0.66, 0.86                                                                                               \
+    }
+#define DARK_BLUE                                                                                                      \
+    {                                                                                                                  \
+        0.07, 0.17, 0.33                                                                                               \
+    }
+#define ORANGE                                                                                                         \
+    {                                                                                                                  \
+        0.85, 0.51, 0.17                                                                                               \
+    }
+#define GREEN                                                                                                          \
+    {                                                                                                                  \
+        0.24, 0.60, 0.44                                                                                               \
+    }
+#define PALE                                                                                                           \
+    {                                                                                                                  \
+        0.86, 0.89, 0.93                                                                                               \
+    }
 
 static void use(cairo_t *c, colour k) { cairo_set_source_rgb(c, k.r, k.g, k.b); }
 
@@ -66,7 +84,7 @@ static void put_box(cairo_t *c, double x, double y, double width, double height,
 
 /* Panels in two columns, under a title and above a legend. */
 static const double margin = 20, head = 58, foot = 40;
-static const double panel_width = 400, panel_height = 262;                  /* with its labels */
+static const double panel_width = 400, panel_height = 262;         /* with its labels */
 static const double left = 52, right = 14, above = 26, below = 44; /* around the plot in a panel */
 
 typedef struct plot {
@@ -131,8 +149,8 @@ static int write_page(const char *directory, const char *name, const page *p, fa
     int code = file_begin(&writer, path, f);
     if (code) return code;
     const double height = head + (double)((p->num_panels + 1) / 2) * panel_height + foot;
-    cairo_surface_t *surface =
-        cairo_svg_surface_create_for_stream(write_bytes, writer.stream, 2 * margin + 2 * panel_width, height);
+    cairo_surface_t *surface = cairo_svg_surface_create_for_stream(write_bytes, writer.stream,
+                                                                   2 * margin + 2 * panel_width, height);
     draw_page(surface, p, height);
     cairo_surface_finish(surface);
     const cairo_status_t status = cairo_surface_status(surface);

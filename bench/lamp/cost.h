@@ -32,7 +32,7 @@ int32_t cost_registers(register_layout layout, int32_t b_q, int32_t b_k, int32_t
 typedef struct exp_cost {
     double low, high; /* exponentials, per legal one */
     double cycles;    /* low * EXP_LOW + high */
-    double even;      /* a lookup may cost this much of a high exponential before computing each of them high, once, is as
+    double even; /* a lookup may cost this much of a high exponential before computing each of them high, once, is as
                        * cheap; NaN where it always is, or where there are no lookups */
 } exp_cost;
 

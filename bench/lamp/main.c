@@ -55,8 +55,10 @@ static const struct argp argp = {
     option_list,
     parse_argument,
     "INPUT...",
-    "LampAttention (arXiv 2609.39361) over tau, delta and the rows of a warp: errors against the exact result, what was "
-    "recomputed, and a cost model. An INPUT is a safetensors file with q, k and v, or a problem as `tilelamp run --help` "
+    "LampAttention (arXiv 2609.39361) over tau, delta and the rows of a warp: errors against the exact result, what "
+    "was "
+    "recomputed, and a cost model. An INPUT is a safetensors file with q, k and v, or a problem as `tilelamp run "
+    "--help` "
     "describes it.\v"
     "Example: tilelamp-lamp \"hq2 q768 d128 f16 causal data:qknorm seed:1\" tests/data/*.safetensors",
     NULL,

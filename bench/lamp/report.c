@@ -90,12 +90,14 @@ static int report_costs(const sweep *s, json_t *output, fault *f)
                  rows);
         put_cost(grid_row(&g, "b_q = %d, compact", b_q), &s->compact[rows], REGISTERS_COMPACT, rows);
     }
-    grid_note(&g, "delta = 2^-8, tau = 2^-1. Registers: 32 bits, for scores, per thread of a warp of %d.", WARP_THREADS);
+    grid_note(&g, "delta = 2^-8, tau = 2^-1. Registers: 32 bits, for scores, per thread of a warp of %d.",
+              WARP_THREADS);
     grid_note(&g, "exp: exponentials per legal one; cycles: theirs alone, in units of a high one.");
     grid_note(&g, "Assumed: a lookup costs %.2f of a high exponential, as four codes share a register.", EXP_LOW);
     grid_note(&g, "Assumed: compact saves no exponential of the first attempt where a tile is done again.");
-    grid_note(&g, "even at: a lookup may cost that much of a high exponential before all high is as cheap; empty: never "
-                  "cheaper.");
+    grid_note(&g,
+              "even at: a lookup may cost that much of a high exponential before all high is as cheap; empty: never "
+              "cheaper.");
     return publish(&g, output, f);
 }
 

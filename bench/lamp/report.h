@@ -6,7 +6,6 @@
 
 #include "sweep.h"
 
-
 /* Prints the tables of one sweep, or appends them to `output` where that is not NULL: one for each b_q, and the cost
  * model. */
 int report_sweep(const sweep *s, json_t *output, fault *f);

@@ -132,10 +132,7 @@ double trial_tiles(const trial *t, int n)
     return share(tiles[n], tiles[0] + tiles[1] + tiles[2]);
 }
 
-double trial_recomputed(const trial *t)
-{
-    return share(t->counters.sub_blocks_recomputed, t->counters.sub_blocks);
-}
+double trial_recomputed(const trial *t) { return share(t->counters.sub_blocks_recomputed, t->counters.sub_blocks); }
 
 double trial_stage_one(const trial *t) { return share(t->counters.stage_one, t->counters.sub_blocks); }
 

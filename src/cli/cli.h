@@ -66,5 +66,6 @@ int command_info(int argc, char **argv, fault *f);
 int command_run(int argc, char **argv, fault *f);
 int command_compare(int argc, char **argv, fault *f);
 int command_mask(int argc, char **argv, fault *f);
+int command_bench(int argc, char **argv, fault *f);
 
 #endif

@@ -78,6 +78,19 @@ static const struct argp run_argp = {
     NULL,
 };
 
+static double percent(int64_t part, int64_t whole) { return whole > 0 ? 100 * (double)part / (double)whole : 0; }
+
+static void print_recomputed(const tlamp_counters *c)
+{
+    const int64_t *tiles = c->tiles_recomputed, all = tiles[0] + tiles[1] + tiles[2];
+    printf("recomputed     %.1f %% of the sub-blocks: stage one %.1f %%, stage two %.1f %%, forced %.1f %%\n",
+           percent(c->sub_blocks_recomputed, c->sub_blocks), percent(c->stage_one, c->sub_blocks),
+           percent(c->stage_two, c->sub_blocks), percent(c->forced, c->sub_blocks));
+    printf("tiles          with 0, 1, more of them: %.1f %%, %.1f %%, %.1f %%\n", percent(tiles[0], all),
+           percent(tiles[1], all), percent(tiles[2], all));
+    printf("largest logit  %.2f; saturated: %lld\n", (double)c->largest_logit, (long long)c->saturated_logits);
+}
+
 static void print_text(const subject *s, const measurement *m)
 {
     const shares share = result_shares(m);
@@ -92,12 +105,11 @@ static void print_text(const subject *s, const measurement *m)
            m->rel_l2_error);
     printf("max LSE error  %.3e\n", m->max_lse_error);
     printf("error / bound  %s\n", result_ratio(m, ratio));
-    if (m->counters.groups)
-        printf("INT8 share     groups %.1f %%, tiles %.1f %%, cells %.1f %%\n", 100 * share.group, 100 * share.tile,
-               100 * share.cell);
-    if (m->counters.sub_blocks)
-        printf("recomputed     %.1f %% of the sub-blocks\n",
-               100 * (double)m->counters.sub_blocks_recomputed / (double)m->counters.sub_blocks);
+    const bool lamp = m->policy.policy.kind == TLAMP_POLICY_LAMP;
+    if (m->counters.groups && (!lamp || policy_has_words(&m->policy)))
+        printf("%-13s  groups %.1f %%, tiles %.1f %%, cells %.1f %%\n", lamp ? "low allowed" : "INT8 share",
+               100 * share.group, 100 * share.tile, 100 * share.cell);
+    if (m->counters.sub_blocks) print_recomputed(&m->counters);
 }
 
 static int measure_and_print(const run_options *o, subject *s, const policy_spec *policy, measurement *result, fault *f)

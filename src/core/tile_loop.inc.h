@@ -33,7 +33,9 @@
  * is seen downwards: the tiles with partly hidden keys come first.
  */
 #include "online_softmax.h"
+#ifndef TL_OWN_TASK /* a GPU's vocabulary knows tl_task, tl_span and the functions on them in 32 bits (offload/) */
 #include "task.h"
+#endif
 
 #if !defined TL_ROWS || !defined TL_ROW_BLOCKS || !defined TL_SPAN_MAX || !defined TL_SPAN_MIXED ||                    \
     !defined TL_LAZY || !defined TL_STATE_F16 || !defined TL_LAMP
@@ -137,7 +139,7 @@ TL_INLINE void tl_step(tl_ctx *x, tl_state *state, tl_scores *s, tl_span span, i
         tl_row_join_max(x, top);
         for (int r = 0; r < TL_ROWS; r++) {
             const int move = tl_moves(row->m[r], top[r], TL_LAZY);
-            lambda[r] = move ? tl_exp2(row->m[r] - top[r]) : 1.f;
+            lambda[r] = tl_exp2(move ? row->m[r] - top[r] : 0.f); /* 1 at 0; no branch, which would part a warp */
             row->m[r] = move ? top[r] : row->m[r];
             row->l[r] *= lambda[r];
         }
@@ -180,7 +182,8 @@ TL_INLINE void tl_tile_loop(tl_ctx *x)
     int fresh = 1; /* the item's span has not arrived */
     while (item.span.count) {
         const tl_item next = tl_item_next(t, size, item);
-        const int last = !next.span.count || next.span.first != item.span.first; /* of this span */
+        const int last = /* of this span */
+            TL_ROW_BLOCKS == 1 || !next.span.count || next.span.first != item.span.first;
         if (fresh) {
             tl_arrive(x, item.span);
             const tl_span then = tl_span_after(t, item.span);

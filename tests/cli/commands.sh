@@ -54,7 +54,7 @@ numbers=("problem" "policy" "kernel" "ms" "gflops" "max_abs_error" "mean_abs_err
 
 expect 0 --help
 expect 0 --version
-for command in info run compare mask; do
+for command in info run compare mask bench; do
     expect 0 $command --help
     has out "Usage: tilelamp $command"
     expect 2 $command --nonsense
@@ -67,6 +67,17 @@ expect 2
 expect 2 nonsense
 expect 3 bench
 expect 3 cache inspect file
+
+# ---- bench
+
+expect 2 bench nonsense
+expect 2 bench peak lamp
+for what in peak lamp; do
+    expect 0 bench $what --quick --json --threads 1
+    is_json out
+    has out '"machine"' '"peak"' '"results"' '"shape"' '"mode"' '"kernel"' '"threads"' '"ms_min"' '"ms_median"' '"gflops"' \
+        '"roofline_fraction"' '"peers"'
+done
 
 # ---- info
 

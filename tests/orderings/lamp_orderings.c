@@ -11,9 +11,10 @@
  *
  * Two of them do not hold to the letter, for reasons in the method:
  *   - err(2^-5) ~ err(16 bits). tau bounds what each tile may add to a row's error, and no sum over tiles (ALGORITHMS D24);
- *     so the longer the rows, and the more sub-blocks stay low, the further the two are apart. Equal (1.1 times) on 768
- *     synthetic tokens, where nearly everything is recomputed; 1.9 times on 1024 of them; 1.3, 3.4 and 2.4 times on 1024
- *     tokens of layers 2, 14 and 27, where 8 bits have 190 times. So what is asked of captured input is a factor.
+ *     so the longer the rows, and the more sub-blocks stay low, the further the two are apart. Nearly equal (1.1 and 1.2
+ *     times) on 768 synthetic tokens, where almost everything is recomputed; 1.9 times on 1024 of them; 1.3, 3.4 and 2.4
+ *     times on 1024 tokens of layers 2, 14 and 27, where 8 bits have 180 to 190 times. So what is asked of captured input
+ *     is a factor.
  *   - 2+ as delta rises. Where tau is small, stage two finds what stage one left, so that both deltas recompute the same
  *     but for a tile or two whose running maximum came out differently: measured, 76.84 and 76.80 % on layer 14. */
 #include <math.h>
