@@ -132,6 +132,7 @@ typedef struct {
     const float *k_scale;
     float q_scale;                   /* times logit_scale */
     int32_t fill, use;               /* offsets of the stages that are filled and used */
+    float filled_scale, used_scale;  /* of their keys' codes: loaded a tile ahead */
     int32_t chunk_row, chunk_row8;   /* where this lane's copies begin */
     int32_t first_copy;              /* key tile_end * KEYS may lie beyond the last key */
     uint32_t to16, to8;              /* ... in shared memory, from the start of a tile */
@@ -198,15 +199,17 @@ TL_INLINE void tl_begin(tl_ctx *x, tl_acc *acc)
     }
     x->fill = x->use = 0;
     x->first_copy = 1;
+    x->filled_scale = 0.f;
 }
 
 TL_INLINE void tl_prefetch(tl_ctx *x, tl_span span)
 {
     const int64_t key = (int64_t)span.first * KEYS, k_seq = x->a->k_stride.seq, v_seq = x->a->v_stride.seq;
     const uint32_t keys = x->keys + (uint32_t)x->fill, values = x->values + (uint32_t)x->fill + x->to16;
-    if (span.route == TL_INT8)
+    if (span.route == TL_INT8) {
         copy8(keys + x->to8, x->k8 + key * TL_D, KEYS);
-    else if (x->first_copy)
+        x->filled_scale = x->k_scale[span.first];
+    } else if (x->first_copy)
         copy16_tail(keys + x->to16, x->k + key * k_seq, k_seq, KEYS, x->chunk_row, x->a->lk - span.first * KEYS);
     else
         copy16(keys + x->to16, x->k + key * k_seq, k_seq, KEYS);
@@ -224,6 +227,7 @@ TL_INLINE void tl_arrive(tl_ctx *x, tl_span span)
     tl_barrier();
     x->first_copy = 0;
     x->fill = x->use ^ STAGE;
+    x->used_scale = x->filled_scale;
     TL_OPAQUE(x->q16_at);
     TL_OPAQUE(x->k16_at);
     TL_OPAQUE(x->v_at);
@@ -299,7 +303,7 @@ TL_INLINE void tl_scores_issue(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb
     const uint32_t keys = x->keys + (uint32_t)x->use;
     if (span.route == TL_INT8) {
         scores_int8(s->s, x->q8_at, keys + x->k8_at);
-        s->scale = x->q_scale * x->k_scale[span.first];
+        s->scale = x->q_scale * x->used_scale;
         s->origin = s->scale * TL_INT8_ORIGIN;
     } else {
         scores_high(s->s, x->q16_at, keys + x->k16_at);

@@ -65,11 +65,12 @@ def kernel_times(runs):
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
                 run()
                 torch.cuda.synchronize()
-            parts = samples.setdefault(name, {})
+            parts = {}
             for e in profile.key_averages():
-                if e.device_time_total > 0:
-                    part = "quantise" if "quantise" in e.key else "attention"
-                    parts.setdefault(part, []).append(e.device_time_total)
+                part = "quantise" if "quantise" in e.key else "attention"
+                parts[part] = parts.get(part, 0) + e.device_time_total
+            for part, us in parts.items():
+                samples.setdefault(name, {}).setdefault(part, []).append(us)
     return {name: {part: statistics.median(x) for part, x in parts.items()} for name, parts in samples.items()}
 
 

@@ -44,6 +44,7 @@ typedef struct {
     float *k, *v;              /* [tile_keys][d], [tile_keys][dv] */
     float *scores;             /* [tile_keys][pad]: Y, then E */
     float *row;                /* [max(d, dv)] */
+    float *exp_value;          /* [256] hw: the low exponential's table as numbers */
     float *q_largest;          /* [row blocks] largest magnitude */
     float k_largest;           /* of the tile */
     int32_t keys, v_nonfinite; /* of the tile: keys that exist */
@@ -93,6 +94,7 @@ static void tl_lay_out(tl_ctx *x, const tl_shape *shape, const tlamp_policy *pol
     x->clamp = policy->lamp_clamp;
     const int64_t blocks = tl_ceil_div(shape->task_tokens, x->b_q);
     x->q_largest = tl_take(a, blocks * 4);
+    x->exp_value = tl_take(a, 256 * 4);
     x->q = tl_take(a, blocks * x->d * x->pad * 4);
     x->o = tl_take(a, blocks * x->dv * x->pad * 4);
     x->k = tl_take(a, (int64_t)x->tile_keys * x->d * 4);
@@ -108,6 +110,8 @@ TL_INLINE void tl_begin(tl_ctx *x, tl_acc *acc)
     const int32_t blocks = tl_task_rows(&x->cpu.task) / x->b_q + 1;
     const float scale = x->cpu.call->softmax_scale;
     acc->o = x->o;
+    for (uint32_t code = 0; code < 256 && x->hw; code++)
+        x->exp_value[code] = tl_mini_decode(tl_exp_table[code], tl_ue5m3(TL_EXP_BIAS));
     for (int32_t rb = 0; rb * x->b_q < tl_task_rows(&x->cpu.task) && rb < blocks; rb++) {
         float *q = x->q + (int64_t)rb * x->d * x->pad;
         memset(q, 0, sizeof *q * (size_t)((int64_t)x->d * x->pad));
@@ -322,6 +326,8 @@ static void tl_finish_logits(const tl_ctx *x, int32_t rb, int32_t key, int32_t l
 {
     const tl_call *call = x->cpu.call;
     const tl_sequence *seq = x->cpu.seq;
+    /* On the format's grid and far from the limit: every step below would leave it as it is. */
+    if (tl_logits_are_plain(call) && tl_is_tame(x, rb)) return;
     for (int32_t r = 0; r < tl_rows_here(x, rb); r++) {
         const int32_t row = rb * x->b_q + r, head = tl_head_of(&x->cpu, row);
         const int64_t token = tl_token_of(&x->cpu, row), j = x->first_key + key,
@@ -447,27 +453,30 @@ TL_INLINE void tl_exp_lanes(float *e, const float *ref, int32_t n, int32_t level
     for (int32_t r = 0; r < n; r++) e[r] = tl_sim_exp(e[r], ref[r], level, hw, clamp);
 }
 
-/* hw, low: the one exponential that is a table. */
-static void tl_exp_low_hw(const tl_ctx *x, float *e, const float *ref, int32_t n)
+/* hw, low: the one exponential that is a table. mu: the references, truncated. */
+static void tl_exp_low_hw(const tl_ctx *x, float *e, const float *mu)
 {
 #ifdef TL_TABLE_IN_REGISTERS
     const tl_exp_registers table = tl_exp_registers_load();
+#endif
     for (int32_t lane = 0; lane < x->pad; lane += LANES) {
         float shift[LANES];
-        for (int l = 0; l < LANES; l++)
-            shift[l] = tl_mini_round(tl_mini_truncate(ref[lane + l], tl_e4m3()) - e[lane + l], tl_ue5m3(TL_SHIFT_BIAS));
+        for (int l = 0; l < LANES; l++) shift[l] = tl_mini_round(mu[lane + l] - e[lane + l], tl_ue5m3(TL_SHIFT_BIAS));
+#ifdef TL_TABLE_IN_REGISTERS
         _mm512_storeu_ps(e + lane, tl_exp_lookup_16(&table, _mm512_loadu_ps(shift)));
-    }
-    (void)n;
 #else
-    (void)x;
-    tl_exp_lanes(e, ref, n, TL_LEVEL_LOW, 1, 0);
+        uint32_t code[LANES];
+        for (int l = 0; l < LANES; l++) code[l] = tl_mini_encode(shift[l], tl_ue5m3(TL_SHIFT_BIAS));
+        for (int l = 0; l < LANES; l++) e[lane + l] = tl_is_nan(shift[l]) ? shift[l] : x->exp_value[code[l]];
 #endif
+    }
 }
 
 static void tl_sub_exp(tl_ctx *x, tl_scores *s, int32_t rb, int32_t sub, int32_t level, const float *ref)
 {
     const int32_t rows = tl_rows_here(x, rb);
+    float mu[TL_LAMP_ROWS];
+    for (int32_t r = 0; r < x->pad && x->hw; r++) mu[r] = tl_mini_truncate(ref[r], tl_e4m3());
     for (int32_t key = tl_sub_first(x, sub); key < tl_sub_end(x, sub); key++) {
         float *e = s->s + (int64_t)key * x->pad;
         if (level == TL_LEVEL_F32)
@@ -476,7 +485,7 @@ static void tl_sub_exp(tl_ctx *x, tl_scores *s, int32_t rb, int32_t sub, int32_t
             for (int32_t r = 0; r < rows; r++) e[r] = tl_sim_exp_stochastic(x, rb, r, key, e[r], ref[r], level);
         else if (x->hw)
             if (level == TL_LEVEL_LOW)
-                tl_exp_low_hw(x, e, ref, rows);
+                tl_exp_low_hw(x, e, mu);
             else
                 tl_exp_lanes(e, ref, rows, TL_LEVEL_HIGH, 1, x->clamp);
         else if (level == TL_LEVEL_HIGH)
