@@ -41,7 +41,8 @@ static tlamp_status check_problem(const tlamp_problem *p, tlamp_error *err)
     UNSUPPORTED_IF(p->k_dtype != TLAMP_F16, "k_dtype", "types other than f16");
     UNSUPPORTED_IF(p->v_dtype != TLAMP_F16, "v_dtype", "types other than f16");
     UNSUPPORTED_IF(p->o_dtype != TLAMP_F16, "o_dtype", "types other than f16");
-    UNSUPPORTED_IF(p->head_dim_qk != 64 && p->head_dim_qk != 128, "head_dim_qk", "head dimensions other than 64 and 128");
+    UNSUPPORTED_IF(p->head_dim_qk != 64 && p->head_dim_qk != 128, "head_dim_qk",
+                   "head dimensions other than 64 and 128");
     UNSUPPORTED_IF(p->head_dim_v != p->head_dim_qk, "head_dim_v", "head_dim_v other than head_dim_qk");
     UNSUPPORTED_IF(p->varlen, "varlen", "packed sequences");
     UNSUPPORTED_IF(p->has_seqused_k, "has_seqused_k", "used key lengths");
@@ -57,7 +58,8 @@ static tlamp_status check_problem(const tlamp_problem *p, tlamp_error *err)
     UNSUPPORTED_IF(p->max_seqlen_q >= 1 << 24, "max_seqlen_q", "2^24 queries or more");
     UNSUPPORTED_IF(p->max_seqlen_k >= 1 << 21, "max_seqlen_k", "2^21 keys or more");
     const int64_t heads = tl_max64(p->num_heads_q, 1);
-    UNSUPPORTED_IF(p->batch > (1 << 30) / heads / (tl_ceil_div(p->max_seqlen_q, 64) + tl_ceil_div(p->max_seqlen_k, 64) + 1),
+    UNSUPPORTED_IF(p->batch >
+                       (1 << 30) / heads / (tl_ceil_div(p->max_seqlen_q, 64) + tl_ceil_div(p->max_seqlen_k, 64) + 1),
                    "batch", "2^30 blocks or more");
     return check_policy(p->policy, err);
 }
@@ -155,7 +157,8 @@ static void move_rows(const tlamp_strides *s, const int64_t extent[3], size_t el
 
 static void gather(const tlamp_problem *p, const tlamp_tensors *t, const staging *s)
 {
-    const int64_t q[3] = {p->batch, p->num_heads_q, p->max_seqlen_q}, k[3] = {p->batch, p->num_heads_k, p->max_seqlen_k};
+    const int64_t q[3] = {p->batch, p->num_heads_q, p->max_seqlen_q},
+                  k[3] = {p->batch, p->num_heads_k, p->max_seqlen_k};
     const int64_t words[3] = {p->batch, p->num_heads_k, tl_ceil_div(p->max_seqlen_q, TL_DEVICE_ROWS)};
     const tlamp_strides words_stride = {t->words_stride_batch, t->words_stride_row, t->words_stride_head, 1};
     move_rows(&p->q_stride, q, 2, p->head_dim_qk, (void *)(uintptr_t)t->q, s->q, 0);
@@ -257,7 +260,8 @@ static tlamp_status run_device_memory(tl_device_call *c, const tlamp_problem *p,
         own = workspace = omp_target_alloc(need.used, c->device);
         if (!own) return no_memory(need.used, err);
     } else if (need.used && bytes < need.used) {
-        return tl_fail(err, TLAMP_WORKSPACE_TOO_SMALL, "workspace_bytes", "%zu: the device needs %zu", bytes, need.used);
+        return tl_fail(err, TLAMP_WORKSPACE_TOO_SMALL, "workspace_bytes", "%zu: the device needs %zu", bytes,
+                       need.used);
     }
     c->codes = lay_out_codes(p, &(tl_arena){workspace, 0});
     const tlamp_status s = launch(c, p->policy->kind == TLAMP_POLICY_HIGH, err);
@@ -303,8 +307,10 @@ tlamp_status tl_device_execute(const tlamp_plan *plan, const tlamp_tensors *tens
     const tlamp_problem *p = &plan->problem;
     const int32_t device = exec->device < 0 ? 0 : exec->device, count = tl_device_count();
     if (device >= count)
-        return tl_fail(err, TLAMP_UNSUPPORTED_HARDWARE, "device", "%d: this machine has %d devices that the library "
-                       "has code for", (int)device, (int)count);
+        return tl_fail(err, TLAMP_UNSUPPORTED_HARDWARE, "device",
+                       "%d: this machine has %d devices that the library "
+                       "has code for",
+                       (int)device, (int)count);
     int64_t group = 1;
     tlamp_status s = check_problem(p, err);
     if (!s) s = choose_group(&group, p, tensors, err);

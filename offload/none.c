@@ -19,6 +19,5 @@ tlamp_status tl_device_execute(const tlamp_plan *plan, const tlamp_tensors *tens
     (void)exec;
     (void)workspace;
     (void)workspace_bytes;
-    return tl_fail(err, TLAMP_UNSUPPORTED_HARDWARE, "device",
-                   "this library was built without offload: use the host");
+    return tl_fail(err, TLAMP_UNSUPPORTED_HARDWARE, "device", "this library was built without offload: use the host");
 }

@@ -122,21 +122,22 @@ typedef struct {
 typedef struct {
     tl_task task;
     const launch *a;
-    int32_t lane, row0;              /* the warp's first row */
-    const uint16_t *k, *v;           /* of this lane's first chunk in key tile 0 */
+    int32_t lane, row0;    /* the warp's first row */
+    const uint16_t *k, *v; /* of this lane's first chunk in key tile 0 */
     const int8_t *k8;
     const uint16_t *q;
     const int8_t *q8;
     uint16_t *o;
     float *lse;
     const float *k_scale;
-    float q_scale;                   /* times logit_scale */
-    int32_t fill, use;               /* offsets of the stages that are filled and used */
-    float filled_scale, used_scale;  /* of their keys' codes: loaded a tile ahead */
-    int32_t chunk_row, chunk_row8;   /* where this lane's copies begin */
-    int32_t first_copy;              /* key tile_end * KEYS may lie beyond the last key */
-    uint32_t to16, to8;              /* ... in shared memory, from the start of a tile */
-    uint32_t keys, values;           /* shared memory: stage 0 */
+    float q_scale;                               /* times logit_scale */
+    int32_t fill, use;                           /* offsets of the stages that are filled and used */
+    float filled_scale, used_scale;              /* of their keys' codes: loaded a tile ahead */
+    int32_t chunk_row, chunk_row8;               /* where this lane's copies begin */
+    uint32_t bad;                                /* bit r: row r holds a NaN or Inf of V's */
+    int32_t first_copy;                          /* key tile_end * KEYS may lie beyond the last key */
+    uint32_t to16, to8;                          /* ... in shared memory, from the start of a tile */
+    uint32_t keys, values;                       /* shared memory: stage 0 */
     uint32_t q16_at, q8_at, k16_at, k8_at, v_at; /* this lane's fragment addresses of channel 0 */
 } tl_ctx;
 
@@ -150,7 +151,10 @@ TL_INLINE int32_t tl_block_size(const tl_ctx *x)
 
 /* Rows of 16-byte chunks, permuted so that the eight rows which one 8x8 tile reads lie in different banks. The chunk of
  * channel step i is that of step 0 with i * 32 xored into its address. */
-TL_INLINE uint32_t place16(int32_t row, int32_t chunk) { return (uint32_t)(row * PITCH16 + ((chunk ^ (row & 7)) << 4)); }
+TL_INLINE uint32_t place16(int32_t row, int32_t chunk)
+{
+    return (uint32_t)(row * PITCH16 + ((chunk ^ (row & 7)) << 4));
+}
 
 TL_INLINE uint32_t place8(int32_t row, int32_t chunk)
 {
@@ -198,6 +202,7 @@ TL_INLINE void tl_begin(tl_ctx *x, tl_acc *acc)
         }
     }
     x->fill = x->use = 0;
+    x->bad = 0;
     x->first_copy = 1;
     x->filled_scale = 0.f;
 }
@@ -253,7 +258,8 @@ TL_INLINE void scores_high(float s[FRAGMENTS][KEYS / 8][4], uint32_t q_at, uint3
     for (int step = 0; step < TL_D / 16; step++) {
         uint32_t q[FRAGMENTS][4];
         TL_FULLY
-        for (int m = 0; m < FRAGMENTS; m++) tl_fragment(q[m], (q_at ^ (uint32_t)(step * 32)) + (uint32_t)(m * 16 * PITCH16));
+        for (int m = 0; m < FRAGMENTS; m++)
+            tl_fragment(q[m], (q_at ^ (uint32_t)(step * 32)) + (uint32_t)(m * 16 * PITCH16));
         TL_FULLY
         for (int j = 0; j < KEYS / 16; j++) {
             uint32_t k[4];
@@ -278,7 +284,8 @@ TL_INLINE void scores_int8(float s[FRAGMENTS][KEYS / 8][4], uint32_t q_at, uint3
     for (int step = 0; step < TL_D / 32; step++) {
         uint32_t q[FRAGMENTS][4];
         TL_FULLY
-        for (int m = 0; m < FRAGMENTS; m++) tl_fragment(q[m], (q_at ^ (uint32_t)(step * 32)) + (uint32_t)(m * 16 * PITCH8));
+        for (int m = 0; m < FRAGMENTS; m++)
+            tl_fragment(q[m], (q_at ^ (uint32_t)(step * 32)) + (uint32_t)(m * 16 * PITCH8));
         TL_FULLY
         for (int j = 0; j < KEYS / 16; j++) {
             uint32_t k[4];
@@ -470,6 +477,44 @@ TL_INLINE void tl_values_wait(tl_ctx *x, tl_acc *acc)
 
 /* ---- end */
 
+/* A row again, by all lanes of the warp and without tensor cores, from the keys that it sees and no other: for rows whose
+ * values hold a NaN or Inf, which a weight of 0 does not hide. Not inlined, or it would take the loop's registers. */
+static __attribute__((noinline)) void row_again(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *o,
+                                                int64_t k_seq, int64_t v_seq, int32_t end, float logit_scale)
+{
+    enum { MINE = TL_D / 32 }; /* channels of a lane */
+    const int32_t first = tl_thread() % 32 * MINE;
+    float acc[MINE] = {0.f}, m = TL_NEVER, l = 0.f;
+    for (int32_t key = 0; key < end; key++) {
+        float s = 0.f;
+        TL_FULLY
+        for (int c = 0; c < MINE; c++) s += tl_from_f16(q[first + c]) * tl_from_f16(k[key * k_seq + first + c]);
+        TL_FULLY
+        for (int with = 16; with; with >>= 1) s += tl_swap(s, with);
+        s *= logit_scale;
+        const float top = tl_max(m, s), ref = tl_reference(top), lambda = tl_exp2(m - ref), p = tl_exp2(s - ref);
+        m = top;
+        l = l * lambda + p;
+        TL_FULLY
+        for (int c = 0; c < MINE; c++) acc[c] = acc[c] * lambda + p * tl_from_f16(v[key * v_seq + first + c]);
+    }
+    TL_FULLY
+    for (int c = 0; c < MINE; c++) o[first + c] = tl_to_f16(acc[c] / l);
+}
+
+/* bad: which of the lane's rows hold a NaN or Inf, bit r for row r. */
+static __attribute__((noinline)) void rows_again(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *o,
+                                                 int64_t q_seq, int64_t k_seq, int64_t v_seq, int64_t o_seq,
+                                                 int32_t row0, int32_t reach, int32_t lk, float logit_scale,
+                                                 uint32_t bad)
+{
+    for (int32_t i = 0; i < WARP_ROWS; i++) { /* row i of the warp is row i / 8 of the lanes of quad i % 8 */
+        const int32_t row = row0 + i, past = row + reach, mine = tl_thread() % 32 / 4 == i % 8 && (bad >> (i / 8) & 1u);
+        if (tl_vote_any(mine))
+            row_again(q + row * q_seq, k, v, o + row * o_seq, k_seq, v_seq, past < lk ? past : lk, logit_scale);
+    }
+}
+
 TL_INLINE void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[TL_ROWS], const float l[TL_ROWS])
 {
     (void)rb;
@@ -477,12 +522,19 @@ TL_INLINE void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[
     for (int r = 0; r < TL_ROWS; r++) {
         const int32_t row = row_of(x, r);
         if (row >= x->a->lq) continue;
+        float rest = 0.f; /* NaN where O is not finite */
+        TL_FULLY
+        for (int d = 0; d < TL_D / 8; d++) {
+            TL_FULLY
+            for (int e = 0; e < 2; e++) rest = tl_fma_ptx(acc->o[r / 2][d][r % 2 * 2 + e], 0.f, rest);
+        }
+        if (tl_is_nan(rest) && tl_is_finite(l[r])) x->bad |= 1u << r; /* a NaN or Inf of V's, not of a logit */
         const float inverse = l[r] == 0.f ? 0.f : 1.f / l[r];
         uint16_t *o = x->o + row * x->a->o_stride.seq + (x->lane & 3) * 2;
         TL_FULLY
         for (int d = 0; d < TL_D / 8; d++)
-            *(TL_GLOBAL_SPACE uint32_t *)(o + d * 8) =
-                tl_pack_f16(acc->o[r / 2][d][r % 2 * 2] * inverse, acc->o[r / 2][d][r % 2 * 2 + 1] * inverse);
+            *(TL_GLOBAL_SPACE uint32_t *)(o + d * 8) = tl_pack_f16(acc->o[r / 2][d][r % 2 * 2] * inverse,
+                                                                   acc->o[r / 2][d][r % 2 * 2 + 1] * inverse);
         if (x->a->lse && (x->lane & 3) == 0) /* a row that saw nothing: 0 + log 0 */
             x->lse[row * x->a->lse_stride.seq] = ((m[r] == TL_NEVER ? 0.f : m[r]) + tl_log2_fast(l[r])) * TL_LN2;
     }
@@ -503,17 +555,16 @@ TL_INLINE uint64_t usable_word(const tl_ctx *x, uint64_t word, float q_scale)
         bad[1] |= group < 32 ? 0u : bit;
     }
     const uint64_t high = tl_join_or(bad[0]) | (uint64_t)tl_join_or(bad[1]) << 32;
-    const uint64_t usable = q_scale < 0.f ? 0 : word & ~high;
-    return (uint32_t)tl_uniform((int32_t)usable) | (uint64_t)(uint32_t)tl_uniform((int32_t)(usable >> 32)) << 32;
+    return q_scale < 0.f ? 0 : word & ~high;
 }
 
 TL_INLINE void attend(const launch *a) /* a call would put everything into local memory */
 {
     const int32_t row_tiles = (a->lq + TL_DEVICE_ROWS - 1) / TL_DEVICE_ROWS;
-    const int32_t all_heads = tl_uniform(tl_block() / row_tiles), place = tl_block() - all_heads * row_tiles;
-    const int32_t batch = tl_uniform(all_heads / a->heads_q), head = all_heads - batch * a->heads_q;
-    const int32_t kv_head = tl_uniform(head / a->group_heads), tile = a->causal ? row_tiles - 1 - place : place;
-    const int32_t warp = tl_uniform(tl_thread() / 32), row = tile * TL_DEVICE_ROWS, key_tiles = (a->lk + KEYS - 1) / KEYS;
+    const int32_t all_heads = tl_block() / row_tiles, place = tl_block() - all_heads * row_tiles;
+    const int32_t batch = all_heads / a->heads_q, head = all_heads - batch * a->heads_q;
+    const int32_t kv_head = head / a->group_heads, tile = a->causal ? row_tiles - 1 - place : place;
+    const int32_t warp = tl_thread() / 32, row = tile * TL_DEVICE_ROWS, key_tiles = (a->lk + KEYS - 1) / KEYS;
     const int32_t last = row + TL_DEVICE_ROWS < a->lq ? row + TL_DEVICE_ROWS : a->lq; /* the row after the block */
     const int32_t past = last - 1 + a->reach, end = past < 0 ? 0 : past < a->lk ? past : a->lk;
     const int64_t kv = (int64_t)batch * (a->heads_q / a->group_heads) + kv_head;
@@ -523,8 +574,10 @@ TL_INLINE void attend(const launch *a) /* a call would put everything into local
     x.lane = tl_thread() % 32;
     x.row0 = row + warp * WARP_ROWS;
     x.chunk_row = tl_thread() / (TL_D / 8);
-    const int32_t chunk = tl_thread() % (TL_D / 8), row8 = tl_thread() / (TL_D / 16), chunk8 = tl_thread() % (TL_D / 16);
-    x.q = a->q + batch * a->q_stride.batch + head * a->q_stride.head + (row + x.chunk_row) * a->q_stride.seq + chunk * 8;
+    const int32_t chunk = tl_thread() % (TL_D / 8), row8 = tl_thread() / (TL_D / 16),
+                  chunk8 = tl_thread() % (TL_D / 16);
+    x.q = a->q + batch * a->q_stride.batch + head * a->q_stride.head + (row + x.chunk_row) * a->q_stride.seq +
+          chunk * 8;
     x.k = a->k + batch * a->k_stride.batch + kv_head * a->k_stride.head + x.chunk_row * a->k_stride.seq + chunk * 8;
     x.v = a->v + batch * a->v_stride.batch + kv_head * a->v_stride.head + x.chunk_row * a->v_stride.seq + chunk * 8;
     x.o = a->o + batch * a->o_stride.batch + head * a->o_stride.head;
@@ -542,7 +595,7 @@ TL_INLINE void attend(const launch *a) /* a call would put everything into local
     x.k8_at = place8(right, lane >> 3 & 1);
     x.v_at = place16(left, lane >> 4);
 
-    x.task.tile_end = tl_uniform((end + KEYS - 1) / KEYS);
+    x.task.tile_end = (end + KEYS - 1) / KEYS;
     const int32_t first_sees = x.row0 + a->reach;
     x.task.first_row_sees = first_sees < a->lk ? first_sees : a->lk;
     x.task.word = 0;
@@ -559,6 +612,13 @@ TL_INLINE void attend(const launch *a) /* a call would put everything into local
         x.task.word = usable_word(&x, word, q_scale);
     }
     tl_tile_loop(&x);
+    if (!a->causal || !tl_vote_any(x.bad != 0)) return; /* without causal a row sees all there is */
+    tl_warp_barrier();
+    const int64_t k_at = batch * a->k_stride.batch + kv_head * a->k_stride.head;
+    const int64_t v_at = batch * a->v_stride.batch + kv_head * a->v_stride.head;
+    const uint16_t *q = a->q + batch * a->q_stride.batch + head * a->q_stride.head;
+    rows_again(q, a->k + k_at, a->v + v_at, x.o, a->q_stride.seq, a->k_stride.seq, a->v_stride.seq, a->o_stride.seq,
+               x.row0, a->reach, a->lk, a->logit_scale, x.bad);
 }
 #pragma omp end declare target
 #else
@@ -591,12 +651,29 @@ int TL_LAUNCH(const tl_device_call *call)
 #pragma omp target teams ompx_bare num_teams(blocks) thread_limit(THREADS) device(call->device)                        \
     is_device_ptr(q, k, v, o, lse, q_codes, k_codes, q_scale, k_scale, words) ompx_dyn_cgroup_mem(SHARED_BYTES)
     {
-        const launch a = {q, k, v, o, lse,
-                          {q_batch, q_head, q_seq}, {k_batch, k_head, k_seq}, {v_batch, v_head, v_seq},
-                          {o_batch, o_head, o_seq}, {lse_batch, lse_head, lse_seq},
+        const launch a = {q,
+                          k,
+                          v,
+                          o,
+                          lse,
+                          {q_batch, q_head, q_seq},
+                          {k_batch, k_head, k_seq},
+                          {v_batch, v_head, v_seq},
+                          {o_batch, o_head, o_seq},
+                          {lse_batch, lse_head, lse_seq},
                           {q_codes, k_codes, q_scale, k_scale},
-                          heads_q, group_heads, lq, lk, reach, causal, logit_scale,
-                          words, words_batch, words_head, words_row, group_inverse};
+                          heads_q,
+                          group_heads,
+                          lq,
+                          lk,
+                          reach,
+                          causal,
+                          logit_scale,
+                          words,
+                          words_batch,
+                          words_head,
+                          words_row,
+                          group_inverse};
         attend(&a);
     }
     return ran_on_host;

@@ -30,8 +30,8 @@ TL_INLINE void tl_copy(uint32_t to, const void *from)
 /* Zeros where there is nothing to read; `from` is not touched then. */
 TL_INLINE void tl_copy_or_zero(uint32_t to, const void *from, int there)
 {
-    __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
-                     "l"((const TL_GLOBAL_SPACE void *)from), "r"(there ? 16 : 0)
+    __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"((const TL_GLOBAL_SPACE void *)from),
+                     "r"(there ? 16 : 0)
                      : "memory");
 }
 
@@ -170,13 +170,8 @@ TL_INLINE uint32_t tl_swap_bits(uint32_t x, int with)
 
 TL_INLINE float tl_swap(float x, int with) { return tl_float(tl_swap_bits(tl_bits(x), with)); }
 
-/* The first lane's x. Told so, ptxas keeps what all lanes share in uniform registers and can load ahead with it. */
-TL_INLINE int32_t tl_uniform(int32_t x)
-{
-    int32_t r;
-    __asm__ volatile("shfl.sync.idx.b32 %0,%1,0,31,-1;" : "=r"(r) : "r"(x));
-    return r;
-}
+/* What the lanes wrote before, they all see after. */
+TL_INLINE void tl_warp_barrier(void) { __asm__ volatile("bar.warp.sync -1;" ::: "memory"); }
 
 TL_INLINE int tl_vote_any(int predicate)
 {

@@ -14,17 +14,13 @@
 #include <math.h>
 #include <string.h>
 
-/* rows.h quantises and stores row by row: not used here. */
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"
 #include "simd/rows.h"
-#pragma GCC diagnostic pop
 
 enum {
     TL_PANEL = 16,
     TL_PARTS = TL_PANEL / TL_LANES, /* vectors side by side in a panel */
-    TL_MOST_ROWS = 16,              /* of a row block */
-    TL_MOST_VECTORS = 8             /* of a register tile, side by side */
+    TL_MOST_ROWS = 16,              /* of a register tile: bounds of arrays that live in registers */
+    TL_MOST_VECTORS = 8             /* side by side in a register tile */
 };
 
 #define TL_STATE_F16 0
@@ -37,8 +33,7 @@ enum {
 
 enum {
     TL_SPAN_KEYS = TL_SPAN_MAX * 64,
-    TL_SCORE_STRIDE = TL_SPAN_KEYS +
-                      16 /* between rows of scores: no power of two, which would crowd a few cache sets */
+    TL_SCORE_STRIDE = TL_SPAN_KEYS + 16 /* no power of two: rows of scores would crowd a few cache sets */
 };
 
 #define TL_UNROLL _Pragma("GCC unroll 16")
@@ -63,8 +58,7 @@ typedef struct {
     int32_t d, dv;
     int32_t q_stride, code_stride, o_stride;
     int32_t units; /* 32-bit units of a token's codes */
-    float
-        factor; /* from q . k to what the products leave: the logit where nothing else stands between (PERFORMANCE 4, 3) */
+    float factor;  /* the products leave q . k times this: the logit, where only a factor stands between; else 1 */
     tl_packed packed;
 
     /* scratch */

@@ -207,7 +207,10 @@ TL_INLINE void tl_recur(const float *q, int32_t pad, const float *k, int32_t d, 
 }
 
 #ifdef TL_VECTORS
-enum { SIDE = LANES / TL_LANES }; /* vectors side by side */
+enum {
+    SIDE = LANES / TL_LANES,            /* vectors side by side */
+    WIDE = TL_LANES >= 16 ? 16 : CHAINS /* keys side by side where registers allow more than CHAINS */
+};
 
 /* Rounding a vector of sums. With b = 1.5 * 2^23 spacings, (c + b) - b is c rounded to nearest even at that spacing, of either
  * sign. Finite operands of no great size only: tl_is_tame. The sign of a zero is lost, which changes nothing that follows. */
@@ -233,19 +236,20 @@ TL_INLINE tl_v tl_v_to_format(tl_v c, const tl_sim_rounding *r, int hw)
     return hw ? tl_v_max(tl_v_min(rounded, r->most), tl_v_sub(tl_v_set(0.f), r->most)) : rounded;
 }
 
-/* The same as tl_recur for CHAINS keys: so many sums side by side hide the latency of one. */
-TL_INLINE void tl_recur_vectors(const float *q, int32_t pad, const float *k, int32_t d, int32_t level, int hw, float *y)
+/* The same as tl_recur for `keys` keys, a constant: so many sums side by side hide the latency of one. */
+TL_INLINE void tl_recur_vectors(const int keys, const float *q, int32_t pad, const float *k, int32_t d, int32_t level,
+                                int hw, float *y)
 {
     const tl_sim_rounding r = tl_sim_rounding_of(level, hw);
-    tl_v c[CHAINS][SIDE];
+    tl_v c[WIDE][SIDE];
     TL_UNROLL
-    for (int j = 0; j < CHAINS; j++) {
+    for (int j = 0; j < keys; j++) {
         TL_UNROLL
         for (int l = 0; l < SIDE; l++) c[j][l] = tl_v_set(0.f);
     }
     for (int32_t i = 0; i < d; i++) {
         TL_UNROLL
-        for (int j = 0; j < CHAINS; j++) {
+        for (int j = 0; j < keys; j++) {
             const tl_v b = tl_v_set(k[(int64_t)j * d + i]);
             TL_UNROLL
             for (int l = 0; l < SIDE; l++) {
@@ -255,7 +259,7 @@ TL_INLINE void tl_recur_vectors(const float *q, int32_t pad, const float *k, int
         }
     }
     TL_UNROLL
-    for (int j = 0; j < CHAINS; j++) {
+    for (int j = 0; j < keys; j++) {
         TL_UNROLL
         for (int l = 0; l < SIDE; l++) tl_v_store(y + (int64_t)j * pad + l * TL_LANES, c[j][l]);
     }
@@ -289,9 +293,15 @@ TL_INLINE void tl_recur_keys(const tl_ctx *x, int32_t rb, int32_t key, int32_t k
     const float *q = x->q + (int64_t)rb * x->d * x->pad, *k = x->k + (int64_t)key * x->d;
     int32_t j = 0;
 #ifdef TL_VECTORS
-    for (; j + CHAINS <= keys && tl_is_tame(x, rb); j += CHAINS)
+    const int tame = tl_is_tame(x, rb);
+    for (; j + WIDE <= keys && tame; j += WIDE)
         for (int32_t lane = 0; lane < x->pad; lane += LANES)
-            tl_recur_vectors(q + lane, x->pad, k + (int64_t)j * x->d, x->d, level, hw, y + (int64_t)j * x->pad + lane);
+            tl_recur_vectors(WIDE, q + lane, x->pad, k + (int64_t)j * x->d, x->d, level, hw,
+                             y + (int64_t)j * x->pad + lane);
+    for (; j + CHAINS <= keys && tame; j += CHAINS)
+        for (int32_t lane = 0; lane < x->pad; lane += LANES)
+            tl_recur_vectors(CHAINS, q + lane, x->pad, k + (int64_t)j * x->d, x->d, level, hw,
+                             y + (int64_t)j * x->pad + lane);
 #endif
     for (; j < keys; j++)
         for (int32_t lane = 0; lane < x->pad; lane += LANES)

@@ -169,7 +169,8 @@ TL_INLINE void tl_tile_loop(tl_ctx *x)
         tl_sinks(x, rb, sink);
         for (int r = 0; r < TL_ROWS; r++) {
             row->m[r] = tl_hold(sink[r]);
-            row->l[r] = row->m[r] == TL_NEVER ? 0.f : tl_hold(tl_exp2(sink[r] - row->m[r])); /* 1, unless m was rounded */
+            row->l[r] = row->m[r] == TL_NEVER ? 0.f
+                                              : tl_hold(tl_exp2(sink[r] - row->m[r])); /* 1, unless m was rounded */
         }
 #if TL_LAMP
         tl_lamp_start(x, row);

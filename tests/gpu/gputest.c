@@ -11,14 +11,14 @@
 
 #include "tilelamp/tilelamp.h"
 
-enum { POISON_NONE, POISON_Q, POISON_K, POISON_KINDS };
+enum { POISON_NONE, POISON_Q, POISON_K, POISON_V, POISON_KINDS };
 
 typedef struct {
     int64_t batch, lq, lk;
     int32_t heads_q, heads_k, d, percent; /* INT8: 0 is HIGH, 100 is INT8, else ROUTED */
     tlamp_mask_kind mask;
     tlamp_tensor_layout layout;
-    int32_t poison; /* a NaN in Q or in K */
+    int32_t poison; /* a NaN in Q, K or V */
     uint32_t seed;
 } test_case;
 
@@ -64,7 +64,8 @@ static void must(tlamp_status s, const tlamp_error *err)
 static const char *name_of(const test_case *c)
 {
     static char name[200];
-    static const char *const masks[] = {"", " causal", " causal-tl"}, *const poisons[] = {"", " NaN in q", " NaN in k"};
+    static const char *const masks[] = {"", " causal", " causal-tl"}, *const poisons[] = {"", " NaN in q", " NaN in k",
+                                                                                          " NaN in v"};
     (void)snprintf(name, sizeof name, "b%d hq%d hk%d q%d k%d d%d%s %s int8:%d%%%s seed:%u", (int)c->batch,
                    (int)c->heads_q, (int)c->heads_k, (int)c->lq, (int)c->lk, (int)c->d, masks[c->mask],
                    c->layout == TLAMP_TENSOR_BSHD ? "bshd" : "bhsd", (int)c->percent, poisons[c->poison], c->seed);
@@ -84,6 +85,7 @@ static void make_data(test_data *t, const test_case *c, const tlamp_geometry *ge
     t->v_data = random_tensor(t->k);
     if (c->poison == POISON_Q && t->q) t->q_data[below(t->q)] = 0x7e00;
     if (c->poison == POISON_K && t->k) t->k_data[below(t->k)] = 0x7e00;
+    if (c->poison == POISON_V && t->k) t->v_data[below(t->k)] = 0x7e00;
     const int64_t each = tlamp_layout_words(geometry), maps = c->batch * c->heads_k;
     t->words = each * maps;
     t->words_data = allocate(t->words, 8);
@@ -186,7 +188,8 @@ static int64_t compare(const test_case *c, const tlamp_problem *p, const tlamp_t
                 const uint16_t *o_row = o + b * p->o_stride.batch + h * p->o_stride.head + i * p->o_stride.seq;
                 for (int64_t e = 0; e < c->d; e++) {
                     const int64_t at = (row * c->heads_q + h) * c->d + e;
-                    const double limit = allowed(r.o_bound[at], r.abs_pv[at], c), value = (double)tlamp_f16_to_f32(o_row[e]);
+                    const double limit = allowed(r.o_bound[at], r.abs_pv[at], c),
+                                 value = (double)tlamp_f16_to_f32(o_row[e]);
                     if (!is_worse(&worst->o, value, r.o[at], limit)) continue;
                     if (!bad++ || first < 0) {
                         first = at;
@@ -285,7 +288,7 @@ static test_case random_case(uint32_t seed)
     c.percent = percents[below(4)];
     c.mask = (tlamp_mask_kind)below(3);
     c.layout = below(2) ? TLAMP_TENSOR_BSHD : TLAMP_TENSOR_BHSD;
-    c.poison = below(4) ? POISON_NONE : 1 + (int32_t)below(2);
+    c.poison = below(3) ? POISON_NONE : 1 + (int32_t)below(POISON_KINDS - 1);
     return c;
 }
 
