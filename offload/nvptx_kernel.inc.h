@@ -133,7 +133,7 @@ typedef struct {
     float q_scale;                               /* times logit_scale */
     int32_t fill, use;                           /* offsets of the stages that are filled and used */
     float filled_scale, used_scale;              /* of their keys' codes: loaded a tile ahead */
-    int32_t chunk_row, chunk_row8;               /* where this lane's copies begin */
+    int32_t chunk_row;                           /* where this lane's copies begin */
     uint32_t bad;                                /* bit r: row r holds a NaN or Inf of V's */
     int32_t first_copy;                          /* key tile_end * KEYS may lie beyond the last key */
     uint32_t to16, to8;                          /* ... in shared memory, from the start of a tile */
@@ -499,20 +499,7 @@ static __attribute__((noinline)) void row_again(const uint16_t *q, const uint16_
         for (int c = 0; c < MINE; c++) acc[c] = acc[c] * lambda + p * tl_from_f16(v[key * v_seq + first + c]);
     }
     TL_FULLY
-    for (int c = 0; c < MINE; c++) o[first + c] = tl_to_f16(acc[c] / l);
-}
-
-/* bad: which of the lane's rows hold a NaN or Inf, bit r for row r. */
-static __attribute__((noinline)) void rows_again(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *o,
-                                                 int64_t q_seq, int64_t k_seq, int64_t v_seq, int64_t o_seq,
-                                                 int32_t row0, int32_t reach, int32_t lk, float logit_scale,
-                                                 uint32_t bad)
-{
-    for (int32_t i = 0; i < WARP_ROWS; i++) { /* row i of the warp is row i / 8 of the lanes of quad i % 8 */
-        const int32_t row = row0 + i, past = row + reach, mine = tl_thread() % 32 / 4 == i % 8 && (bad >> (i / 8) & 1u);
-        if (tl_vote_any(mine))
-            row_again(q + row * q_seq, k, v, o + row * o_seq, k_seq, v_seq, past < lk ? past : lk, logit_scale);
-    }
+    for (int c = 0; c < MINE; c++) o[first + c] = tl_to_f16(l == 0.f ? 0.f : acc[c] / l);
 }
 
 TL_INLINE void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[TL_ROWS], const float l[TL_ROWS])
@@ -544,6 +531,47 @@ TL_INLINE void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[
 
 /* ---- one block */
 
+TL_INLINE int32_t shared_by_warp(int32_t x) { return TL_ROUTED ? tl_uniform(x) : x; } /* measured there only */
+
+/* Which rows are a block's: tile of query head `head`; later tiles first where they see more. */
+typedef struct {
+    int32_t row_tiles, all_heads, batch, head, kv_head, tile;
+} place;
+
+TL_INLINE place place_of(const launch *a, int32_t block)
+{
+    place p;
+    p.row_tiles = (a->lq + TL_DEVICE_ROWS - 1) / TL_DEVICE_ROWS;
+    p.all_heads = shared_by_warp(block / p.row_tiles);
+    p.batch = shared_by_warp(p.all_heads / a->heads_q);
+    p.head = p.all_heads - p.batch * a->heads_q;
+    p.kv_head = shared_by_warp(p.head / a->group_heads);
+    p.tile = block - p.all_heads * p.row_tiles;
+    if (a->causal) p.tile = p.row_tiles - 1 - p.tile;
+    return p;
+}
+
+/* bad: which of the lane's rows hold a NaN or Inf, bit r for row r. Nothing that the loop knew is used, so that nothing had
+ * to be kept for it. */
+TL_INLINE void rows_again(const launch *a, uint32_t bad)
+{
+    int32_t block = tl_block(), thread = tl_thread();
+    TL_OPAQUE(block);
+    TL_OPAQUE(thread);
+    const place at = place_of(a, block);
+    const uint16_t *q = a->q + at.batch * a->q_stride.batch + at.head * a->q_stride.head;
+    const uint16_t *k = a->k + at.batch * a->k_stride.batch + at.kv_head * a->k_stride.head;
+    const uint16_t *v = a->v + at.batch * a->v_stride.batch + at.kv_head * a->v_stride.head;
+    uint16_t *o = a->o + at.batch * a->o_stride.batch + at.head * a->o_stride.head;
+    tl_warp_barrier();
+    for (int32_t i = 0; i < WARP_ROWS; i++) { /* row i of the warp is row i / 8 of the lanes of quad i % 8 */
+        const int32_t row = at.tile * TL_DEVICE_ROWS + thread / 32 * WARP_ROWS + i, past = row + a->reach;
+        if (tl_vote_any(thread % 32 / 4 == i % 8 && (bad >> (i / 8) & 1u)))
+            row_again(q + row * a->q_stride.seq, k, v, o + row * a->o_stride.seq, a->k_stride.seq, a->v_stride.seq,
+                      past < a->lk ? past : a->lk, a->logit_scale);
+    }
+}
+
 /* The word of the routing row, with the bits of groups cleared that hold a block without codes: those are high. */
 TL_INLINE uint64_t usable_word(const tl_ctx *x, uint64_t word, float q_scale)
 {
@@ -555,16 +583,15 @@ TL_INLINE uint64_t usable_word(const tl_ctx *x, uint64_t word, float q_scale)
         bad[1] |= group < 32 ? 0u : bit;
     }
     const uint64_t high = tl_join_or(bad[0]) | (uint64_t)tl_join_or(bad[1]) << 32;
-    return q_scale < 0.f ? 0 : word & ~high;
+    const uint64_t usable = q_scale < 0.f ? 0 : word & ~high;
+    return (uint32_t)tl_uniform((int32_t)usable) | (uint64_t)(uint32_t)tl_uniform((int32_t)(usable >> 32)) << 32;
 }
 
 TL_INLINE void attend(const launch *a) /* a call would put everything into local memory */
 {
-    const int32_t row_tiles = (a->lq + TL_DEVICE_ROWS - 1) / TL_DEVICE_ROWS;
-    const int32_t all_heads = tl_block() / row_tiles, place = tl_block() - all_heads * row_tiles;
-    const int32_t batch = all_heads / a->heads_q, head = all_heads - batch * a->heads_q;
-    const int32_t kv_head = head / a->group_heads, tile = a->causal ? row_tiles - 1 - place : place;
-    const int32_t warp = tl_thread() / 32, row = tile * TL_DEVICE_ROWS, key_tiles = (a->lk + KEYS - 1) / KEYS;
+    const place at = place_of(a, tl_block());
+    const int32_t batch = at.batch, head = at.head, kv_head = at.kv_head, row = at.tile * TL_DEVICE_ROWS;
+    const int32_t warp = shared_by_warp(tl_thread() / 32), key_tiles = (a->lk + KEYS - 1) / KEYS;
     const int32_t last = row + TL_DEVICE_ROWS < a->lq ? row + TL_DEVICE_ROWS : a->lq; /* the row after the block */
     const int32_t past = last - 1 + a->reach, end = past < 0 ? 0 : past < a->lk ? past : a->lk;
     const int64_t kv = (int64_t)batch * (a->heads_q / a->group_heads) + kv_head;
@@ -595,30 +622,24 @@ TL_INLINE void attend(const launch *a) /* a call would put everything into local
     x.k8_at = place8(right, lane >> 3 & 1);
     x.v_at = place16(left, lane >> 4);
 
-    x.task.tile_end = (end + KEYS - 1) / KEYS;
+    x.task.tile_end = shared_by_warp((end + KEYS - 1) / KEYS);
     const int32_t first_sees = x.row0 + a->reach;
     x.task.first_row_sees = first_sees < a->lk ? first_sees : a->lk;
     x.task.word = 0;
     x.task.group_inverse = a->group_inverse;
     if (TL_ROUTED) {
-        const int64_t q_block = (int64_t)all_heads * row_tiles + tile;
+        const int64_t q_block = (int64_t)at.all_heads * at.row_tiles + at.tile;
         const float q_scale = a->codes.q_scale[q_block];
         x.q8 = a->codes.q_codes + (q_block * TL_DEVICE_ROWS + row8) * TL_D + chunk8 * 16;
         x.k8 = a->codes.k_codes + (kv * key_tiles * KEYS + row8) * TL_D + chunk8 * 16;
         x.k_scale = a->codes.k_scale + kv * key_tiles;
         x.q_scale = q_scale * a->logit_scale;
         uint64_t word = ~(uint64_t)0;
-        if (a->words) word = a->words[batch * a->words_batch + kv_head * a->words_head + tile * a->words_row];
+        if (a->words) word = a->words[batch * a->words_batch + kv_head * a->words_head + at.tile * a->words_row];
         x.task.word = usable_word(&x, word, q_scale);
     }
     tl_tile_loop(&x);
-    if (!a->causal || !tl_vote_any(x.bad != 0)) return; /* without causal a row sees all there is */
-    tl_warp_barrier();
-    const int64_t k_at = batch * a->k_stride.batch + kv_head * a->k_stride.head;
-    const int64_t v_at = batch * a->v_stride.batch + kv_head * a->v_stride.head;
-    const uint16_t *q = a->q + batch * a->q_stride.batch + head * a->q_stride.head;
-    rows_again(q, a->k + k_at, a->v + v_at, x.o, a->q_stride.seq, a->k_stride.seq, a->v_stride.seq, a->o_stride.seq,
-               x.row0, a->reach, a->lk, a->logit_scale, x.bad);
+    if (a->causal && tl_vote_any(x.bad != 0)) rows_again(a, x.bad); /* without causal a row sees all there is */
 }
 #pragma omp end declare target
 #else

@@ -146,7 +146,8 @@ static tlamp_status check_policy(const tlamp_policy *p, int32_t head_dim_qk, tla
         REQUIRE(in(p->lamp_compact, 0, 1), "policy.lamp_compact", "%d: must be 0 or 1", (int)p->lamp_compact);
         REQUIRE(in(p->lamp_clamp, 0, 1), "policy.lamp_clamp", "%d: must be 0 or 1", (int)p->lamp_clamp);
         REQUIRE(p->tau >= 0.f && p->tau <= 1.f, "policy.tau", "%g: must be in [0, 1]", (double)p->tau);
-        REQUIRE(!isnan(p->delta) && !isinf(p->delta), "policy.delta", "must be finite (negative: stage one off)");
+        REQUIRE((p->delta >= 0.f && !isinf(p->delta)) || p->delta == TLAMP_STAGE_ONE_OFF, "policy.delta",
+                "%g: must be finite and not negative, or TLAMP_STAGE_ONE_OFF", (double)p->delta);
         REQUIRE(p->lamp_b_q > 0, "policy.lamp_b_q", "%d: must be positive", (int)p->lamp_b_q);
         REQUIRE(p->lamp_n_k > 0 && p->lamp_b_k > 0 && p->lamp_b_k <= p->block_n / p->lamp_n_k &&
                     p->lamp_b_k * p->lamp_n_k == p->block_n,

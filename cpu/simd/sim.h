@@ -45,6 +45,7 @@ typedef struct {
     float *scores;             /* [tile_keys][pad]: Y, then E */
     float *row;                /* [max(d, dv)] */
     float *exp_value;          /* [256] hw: the low exponential's table as numbers */
+    unsigned char *over;       /* [tile_keys][pad] hw: some rounding of the logit saturated */
     float *q_largest;          /* [row blocks] largest magnitude */
     float k_largest;           /* of the tile */
     int32_t keys, v_nonfinite; /* of the tile: keys that exist */
@@ -95,6 +96,7 @@ static void tl_lay_out(tl_ctx *x, const tl_shape *shape, const tlamp_policy *pol
     const int64_t blocks = tl_ceil_div(shape->task_tokens, x->b_q);
     x->q_largest = tl_take(a, blocks * 4);
     x->exp_value = tl_take(a, 256 * 4);
+    x->over = tl_take(a, (int64_t)x->tile_keys * x->pad);
     x->q = tl_take(a, blocks * x->d * x->pad * 4);
     x->o = tl_take(a, blocks * x->dv * x->pad * 4);
     x->k = tl_take(a, (int64_t)x->tile_keys * x->d * 4);
@@ -195,15 +197,21 @@ TL_INLINE tl_minifloat tl_exp_format(int32_t level)
 
 /* c <- rnd(fma(k, q, c)) for LANES rows and one key: the cost of everything. level and hw are constants where this is
  * called. */
-TL_INLINE void tl_recur(const float *q, int32_t pad, const float *k, int32_t d, int32_t level, int hw, float *y)
+TL_INLINE void tl_recur(const float *q, int32_t pad, const float *k, int32_t d, int32_t level, int hw, float *y,
+                        unsigned char *over)
 {
     float c[LANES] = {0.f};
+    int saturated[LANES] = {0};
     for (int32_t i = 0; i < d; i++)
         for (int l = 0; l < LANES; l++) {
             const float sum = tl_fma(k[i], q[(int64_t)i * pad + l], c[l]);
+            if (hw) saturated[l] |= tl_mini_overflows(sum, tl_logit_format(level));
             c[l] = level == TL_LEVEL_F32 ? sum : tl_to_format(sum, tl_logit_format(level), hw);
         }
-    for (int l = 0; l < LANES; l++) y[l] = c[l];
+    for (int l = 0; l < LANES; l++) {
+        y[l] = c[l];
+        over[l] = (unsigned char)saturated[l];
+    }
 }
 
 #ifdef TL_VECTORS
@@ -215,33 +223,31 @@ enum {
 /* Rounding a vector of sums. With b = 1.5 * 2^23 spacings, (c + b) - b is c rounded to nearest even at that spacing, of either
  * sign. Finite operands of no great size only: tl_is_tame. The sign of a zero is lost, which changes nothing that follows. */
 typedef struct {
-    tl_v least, most_power, factor, most; /* powers of two between which spacings vary; b / 2^e; the largest number */
+    tl_v least, factor; /* the power of two below which spacings stay; b / 2^e */
 } tl_sim_rounding;
 
 TL_INLINE tl_sim_rounding tl_sim_rounding_of(int32_t level, int hw)
 {
     const tl_minifloat f = tl_logit_format(level == TL_LEVEL_F32 ? TL_LEVEL_HIGH : level);
-    const float most = tl_mini_max(f);
     tl_sim_rounding r = {tl_v_set(hw ? tl_float((uint32_t)(128 - f.bias) << 23) : 0x1p-126f),
-                         tl_v_set(tl_float(tl_bits(most) & 0x7f800000u)),
-                         tl_v_set(1.5f * tl_float((uint32_t)(127 + 23 - f.mantissa) << 23)), tl_v_set(most)};
+                         tl_v_set(1.5f * tl_float((uint32_t)(127 + 23 - f.mantissa) << 23))};
     return r;
 }
 
-TL_INLINE tl_v tl_v_to_format(tl_v c, const tl_sim_rounding *r, int hw)
+/* hw: without saturation. Who uses it watches for sums beyond the format. */
+TL_INLINE tl_v tl_v_to_format(tl_v c, const tl_sim_rounding *r)
 {
-    tl_v power = tl_v_max(tl_v_power(c), r->least);
-    if (hw) power = tl_v_min(power, r->most_power);
-    const tl_v big = tl_v_mul(power, r->factor), rounded = tl_v_sub(tl_v_add(c, big), big);
-    return hw ? tl_v_max(tl_v_min(rounded, r->most), tl_v_sub(tl_v_set(0.f), r->most)) : rounded;
+    const tl_v big = tl_v_mul(tl_v_max(tl_v_power(c), r->least), r->factor);
+    return tl_v_sub(tl_v_add(c, big), big);
 }
 
-/* The same as tl_recur for `keys` keys, a constant: so many sums side by side hide the latency of one. */
-TL_INLINE void tl_recur_vectors(const int keys, const float *q, int32_t pad, const float *k, int32_t d, int32_t level,
-                                int hw, float *y)
+/* The same as tl_recur for `keys` keys, a constant: so many sums side by side hide the latency of one. Returns 0 if a sum left
+ * the hw format on its way: then it says nothing, and tl_recur must be asked. */
+TL_INLINE int tl_recur_vectors(const int keys, const float *q, int32_t pad, const float *k, int32_t d, int32_t level,
+                               int hw, float *y)
 {
     const tl_sim_rounding r = tl_sim_rounding_of(level, hw);
-    tl_v c[WIDE][SIDE];
+    tl_v c[WIDE][SIDE], peak = tl_v_set(0.f);
     TL_UNROLL
     for (int j = 0; j < keys; j++) {
         TL_UNROLL
@@ -254,7 +260,8 @@ TL_INLINE void tl_recur_vectors(const int keys, const float *q, int32_t pad, con
             TL_UNROLL
             for (int l = 0; l < SIDE; l++) {
                 const tl_v sum = tl_v_fma(b, tl_v_load(q + (int64_t)i * pad + l * TL_LANES), c[j][l]);
-                c[j][l] = level == TL_LEVEL_F32 ? sum : tl_v_to_format(sum, &r, hw);
+                c[j][l] = level == TL_LEVEL_F32 ? sum : tl_v_to_format(sum, &r);
+                if (hw) peak = tl_v_max(tl_v_abs(c[j][l]), peak);
             }
         }
     }
@@ -263,6 +270,7 @@ TL_INLINE void tl_recur_vectors(const int keys, const float *q, int32_t pad, con
         TL_UNROLL
         for (int l = 0; l < SIDE; l++) tl_v_store(y + (int64_t)j * pad + l * TL_LANES, c[j][l]);
     }
+    return !hw || tl_v_top(peak) <= tl_mini_max(tl_logit_format(level));
 }
 #endif
 
@@ -274,11 +282,14 @@ TL_INLINE int tl_is_tame(const tl_ctx *x, int32_t rb)
 
 static void tl_recur_stochastic(const tl_ctx *x, int32_t rb, int32_t key, int32_t level, float *y)
 {
+    unsigned char *over = x->over + (int64_t)key * x->pad;
     const float *q = x->q + (int64_t)rb * x->d * x->pad, *k = x->k + (int64_t)key * x->d;
     for (int32_t r = 0; r < tl_rows_here(x, rb); r++) {
         float c = 0.f;
+        over[r] = 0;
         for (int32_t i = 0; i < x->d; i++) {
             c = tl_fma(k[i], q[(int64_t)i * x->pad + r], c);
+            if (x->hw) over[r] |= (unsigned char)tl_mini_overflows(c, tl_logit_format(level));
             if (level != TL_LEVEL_F32)
                 c = tl_to_format_stochastic(
                     c, tl_logit_format(level), x->hw,
@@ -288,24 +299,32 @@ static void tl_recur_stochastic(const tl_ctx *x, int32_t rb, int32_t key, int32_
     }
 }
 
-TL_INLINE void tl_recur_keys(const tl_ctx *x, int32_t rb, int32_t key, int32_t keys, int32_t level, int hw, float *y)
+/* `wide` keys (a constant) on vectors where that can be done, else one by one. */
+TL_INLINE void tl_recur_block(const tl_ctx *x, int32_t rb, int32_t key, const int wide, int32_t level, int hw, float *y)
 {
     const float *q = x->q + (int64_t)rb * x->d * x->pad, *k = x->k + (int64_t)key * x->d;
+    unsigned char *over = x->over + (int64_t)key * x->pad;
+    for (int32_t lane = 0; lane < x->pad; lane += LANES) {
+#ifdef TL_VECTORS
+        if (wide > 1 && tl_is_tame(x, rb) && tl_recur_vectors(wide, q + lane, x->pad, k, x->d, level, hw, y + lane)) {
+            for (int32_t j = 0; j < wide && hw; j++) memset(over + (int64_t)j * x->pad + lane, 0, LANES);
+            continue;
+        }
+#endif
+        for (int32_t j = 0; j < wide; j++)
+            tl_recur(q + lane, x->pad, k + (int64_t)j * x->d, x->d, level, hw, y + (int64_t)j * x->pad + lane,
+                     over + (int64_t)j * x->pad + lane);
+    }
+}
+
+TL_INLINE void tl_recur_keys(const tl_ctx *x, int32_t rb, int32_t key, int32_t keys, int32_t level, int hw, float *y)
+{
     int32_t j = 0;
 #ifdef TL_VECTORS
-    const int tame = tl_is_tame(x, rb);
-    for (; j + WIDE <= keys && tame; j += WIDE)
-        for (int32_t lane = 0; lane < x->pad; lane += LANES)
-            tl_recur_vectors(WIDE, q + lane, x->pad, k + (int64_t)j * x->d, x->d, level, hw,
-                             y + (int64_t)j * x->pad + lane);
-    for (; j + CHAINS <= keys && tame; j += CHAINS)
-        for (int32_t lane = 0; lane < x->pad; lane += LANES)
-            tl_recur_vectors(CHAINS, q + lane, x->pad, k + (int64_t)j * x->d, x->d, level, hw,
-                             y + (int64_t)j * x->pad + lane);
+    for (; j + WIDE <= keys; j += WIDE) tl_recur_block(x, rb, key + j, WIDE, level, hw, y + (int64_t)j * x->pad);
+    for (; j + CHAINS <= keys; j += CHAINS) tl_recur_block(x, rb, key + j, CHAINS, level, hw, y + (int64_t)j * x->pad);
 #endif
-    for (; j < keys; j++)
-        for (int32_t lane = 0; lane < x->pad; lane += LANES)
-            tl_recur(q + lane, x->pad, k + (int64_t)j * x->d, x->d, level, hw, y + (int64_t)j * x->pad + lane);
+    for (; j < keys; j++) tl_recur_block(x, rb, key + j, 1, level, hw, y + (int64_t)j * x->pad);
 }
 
 /* One function per format: each is compiled for its constants. */
@@ -355,6 +374,7 @@ static void tl_finish_logits(const tl_ctx *x, int32_t rb, int32_t key, int32_t l
     for (int32_t r = 0; r < x->pad; r++) {
         y[r] = tl_limit_logit(y[r]);
         if (level == TL_LEVEL_F32) continue;
+        if (x->hw) x->over[(int64_t)key * x->pad + r] |= (unsigned char)tl_mini_overflows(y[r], tl_logit_format(level));
         y[r] = x->stochastic
                    ? tl_to_format_stochastic(y[r], tl_logit_format(level), x->hw, tl_draw(x, rb, r, key, place, 0))
                    : tl_to_format(y[r], tl_logit_format(level), x->hw);
@@ -382,17 +402,15 @@ static uint32_t tl_sub_legal(tl_ctx *x, tl_span span, int32_t rb)
     return legal;
 }
 
-/* The largest finite magnitude, and how many stand at the end of their format. What is hidden is -Inf. */
-TL_INLINE void tl_look_at_logits(tl_ctx *x, int32_t sub, int32_t level, const float *y)
+/* The largest finite magnitude, and how many logits left their format. What is hidden is -Inf. */
+TL_INLINE void tl_look_at_logits(tl_ctx *x, int32_t sub, int32_t key, int32_t level, const float *y)
 {
-    const float end = x->hw && level != TL_LEVEL_F32 ? tl_mini_max(tl_logit_format(level)) : TL_INF;
+    const unsigned char *over = x->over + (int64_t)key * x->pad;
+    const int counts = x->hw && level != TL_LEVEL_F32;
     float largest = x->largest[sub];
     int32_t saturated = 0;
-    for (int32_t r = 0; r < x->pad; r++) {
-        const float size = tl_is_finite(y[r]) ? tl_abs(y[r]) : 0.f;
-        largest = tl_max(size, largest);
-        saturated += size >= end;
-    }
+    for (int32_t r = 0; r < x->pad; r++) largest = tl_max(tl_is_finite(y[r]) ? tl_abs(y[r]) : 0.f, largest);
+    for (int32_t r = 0; r < x->pad && counts; r++) saturated += over[r] && tl_is_finite(y[r]);
     x->largest[sub] = largest;
     x->saturated[sub] += saturated;
 }
@@ -416,7 +434,7 @@ static void tl_sub_logits(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, int
         for (int32_t r = tl_rows_here(x, rb); r < x->pad; r++) to[r] = -TL_INF;
         for (int32_t r = 0; r < tl_rows_here(x, rb) && !tl_all_seen(span); r++)
             if (!tl_row_sees(&x->cpu, rb * x->b_q + r, x->first_key + key)) to[r] = -TL_INF;
-        tl_look_at_logits(x, sub, level, to);
+        tl_look_at_logits(x, sub, key, level, to);
     }
 }
 

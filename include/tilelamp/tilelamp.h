@@ -149,6 +149,9 @@ typedef struct tlamp_lse_strides {
  *   HIGH, INT8, ROUTED   f32, f16, bf16, int8, any mix   f32, f16, bf16   f32, int8  f32, f16 (pv f32)   none   host
  *   LAMP (E4M3 first)    f32, f16, bf16, int8, any mix   f32, f16, bf16   f32        f32                 none   host
  *   LAMP (INT8 first), X3, TOLERANCE: not yet
+ * and on an NVIDIA GPU (sm_80 and later, a library built with TILELAMP_OFFLOAD):
+ *   HIGH, INT8, ROUTED   f16; head_dim 64 or 128, d_v the same; dense; causal or none; GQA; P in f16, sums in f32 (pv AUTO)
+ * A scale block that holds a NaN or Inf is computed HIGH there.
  */
 typedef int32_t tlamp_policy_kind;
 enum {
@@ -188,6 +191,9 @@ enum { TLAMP_LAMP_SIM = 0, TLAMP_LAMP_HW = 1 };
 typedef int32_t tlamp_lamp_run;
 enum { TLAMP_LAMP_RUN_LAMP = 0, TLAMP_LAMP_RUN_LOW = 1, TLAMP_LAMP_RUN_MID = 2, TLAMP_LAMP_RUN_F32 = 3 };
 
+/* A value of delta. */
+#define TLAMP_STAGE_ONE_OFF (-1.f)
+
 /* TOLERANCE: what is bounded, and by what (ALGORITHMS E). Only RIGOROUS is a guarantee. */
 typedef int32_t tlamp_tolerance_kind;
 enum { TLAMP_TOLERANCE_WEIGHTS_L1 = 0, TLAMP_TOLERANCE_OUTPUT = 1 };
@@ -214,7 +220,7 @@ typedef struct tlamp_policy {
     /* LAMP */
     tlamp_lamp_format lamp_format;        /* INT8 */
     tlamp_lamp_mode lamp_mode;            /* SIM */
-    float delta, tau;                     /* 2^-8, 2^-1; delta < 0: stage one off */
+    float delta, tau;                     /* 2^-8, 2^-1; delta = TLAMP_STAGE_ONE_OFF: no stage one */
     int32_t lamp_b_q, lamp_b_k, lamp_n_k; /* 32, 16, 4 */
     tlamp_lamp_run lamp_run;              /* LAMP */
     int32_t lamp_stochastic;              /* 0; 1: stochastic rounding, drawn from lamp_seed and the element's place */
@@ -348,7 +354,7 @@ typedef struct tlamp_counters {
     int64_t sub_blocks_executed;          /* computed high in the end: more under lamp_compact */
     int64_t tiles_recomputed[3];          /* tiles with 0, 1, 2 or more recomputed sub-blocks */
     int64_t histogram[33];                /* tiles with 0, 1, 2, ... 32 of them */
-    int64_t saturated_logits;             /* HW: final logits at +-448 or +-511.75 */
+    int64_t saturated_logits;             /* HW: logits that left +-448 or +-511.75 at any step of their sum */
     float largest_logit;                  /* largest magnitude of the finite final logits */
 } tlamp_counters;
 
@@ -398,6 +404,9 @@ TLAMP_API void tlamp_tensors_init(tlamp_tensors *tensors, size_t struct_size);
 typedef void (*tlamp_task)(void *task_context, int64_t index, int32_t worker);
 typedef void (*tlamp_parallel_for)(void *context, int64_t count, tlamp_task task, void *task_context);
 
+/* DEVICE memory: q, k, v, o, lse and words are device pointers; cu_seqlens, seqused_k and groups stay host arrays. The call
+ * runs on the OpenMP runtime's own stream and is complete on return: a caller with work in flight on a stream of its own
+ * waits for that first (PyTorch: torch.cuda.current_stream().synchronize()). HOST memory is copied there and back. */
 typedef int32_t tlamp_memory;
 enum { TLAMP_MEMORY_HOST = 0, TLAMP_MEMORY_DEVICE = 1 };
 

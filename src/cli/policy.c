@@ -23,7 +23,8 @@ const char policy_help[] = "\n"
                            "  lamp:int8,tau=0.1   INT8 first, risky sub-blocks again in high precision\n"
                            "  lamp:fmt=e4m3/e4m11,mode=sim,delta=2^-8,tau=2^-1,bq=32,bk=16,nk=4\n"
                            "                      the same with simulated formats (delta=off: stage two\n"
-                           "                      only)\n"
+                           "                      only, mode=hw: the formats' range too)\n"
+                           "  lamp:low lamp:mid lamp:f32   all in the first format, the second, f32\n"
                            "  tolerance:0.03      the cheapest that keeps the error of the weights below\n"
                            "                      0.03; also ,eps=rigorous|stat6|expected and\n"
                            "                      ,kind=weights|output\n"
@@ -131,7 +132,8 @@ static bool take_lamp_option(tlamp_policy *policy, const char *name, const char 
 static int take_lamp(policy_spec *spec, char *value, const char *base, fault *f)
 {
     spec->policy.kind = TLAMP_POLICY_LAMP;
-    if (!value) return not_understood(base, "lamp:int8,tau=0.1 or lamp:fmt=e4m3/e4m11", f);
+    if (!value)
+        return not_understood(base, "lamp:int8,tau=0.1, lamp:fmt=e4m3/e4m11, lamp:low, lamp:mid or lamp:f32", f);
     for (char *option; (option = next_piece(&value, ','));) {
         char *argument = option;
         const char *name = next_piece(&argument, '=');

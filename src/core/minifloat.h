@@ -125,6 +125,13 @@ TL_INLINE float tl_floor_small(float x) /* 0 <= x < 2^22 */
     return nearest > x ? nearest - 1.f : nearest;
 }
 
+/* Does rounding x to nearest saturate? */
+TL_INLINE int tl_mini_overflows(float x, tl_minifloat f)
+{
+    const float most = tl_mini_max(f);
+    return tl_is_finite(x) && tl_abs(x) > most + 0.5f * tl_mini_spacing(most, f);
+}
+
 /* Toward zero. */
 TL_INLINE float tl_mini_truncate(float x, tl_minifloat f)
 {

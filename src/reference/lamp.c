@@ -37,6 +37,7 @@ typedef struct warp {
     int32_t keys;            /* of the tile that exist */
     float *k, *v;            /* [key][d], [key][dv]; only keys that some row sees are filled */
     bool *seen;              /* [key][row] */
+    bool *saturated;         /* [key][row] hw: some rounding of the logit left its format */
     float *y, *e;            /* [key][row] */
     float *muhat, *omegahat; /* [row] */
     float *lambda, *alpha;   /* [row] */
@@ -94,17 +95,21 @@ static float finished(const warp *w, float c, int32_t key, int32_t row)
 /* One entry of K^T Q in a precision: the recursive accumulation of B4. */
 static float logit(const warp *w, int32_t key, int32_t row, precision level)
 {
+    bool *saturated = &w->saturated[(int64_t)key * w->rows + row];
     const int32_t d = w->ref->problem.head_dim_qk;
     const float *k = w->k + (int64_t)key * d, *q = w->q + (int64_t)row * d;
     const tl_minifloat format = logit_format(level);
     const tl_ref_lamp_place sum = level == LOW ? TL_REF_LAMP_LOW_SUM : TL_REF_LAMP_HIGH_SUM;
     const tl_ref_lamp_place last = level == LOW ? TL_REF_LAMP_LOW_LOGIT : TL_REF_LAMP_HIGH_LOGIT;
+    *saturated = false;
     float c = 0.f;
     for (int32_t step = 0; step < d; step++) {
         c = tl_fma(k[step], q[step], c);
+        *saturated |= is_hw(w) && level != F32 && tl_mini_overflows(c, format);
         if (level != F32) c = to_format(w, c, format, draw(w, key, row, sum, step));
     }
     c = finished(w, c, key, row);
+    *saturated |= is_hw(w) && level != F32 && tl_mini_overflows(c, format);
     return level == F32 ? c : to_format(w, c, format, draw(w, key, row, last, 0));
 }
 
@@ -446,12 +451,11 @@ static bool may_be_low(const warp *w, int64_t tile)
 static void count_logits(const warp *w, uint32_t legal)
 {
     for (int32_t key = 0; key < w->keys; key++) {
-        const precision level = w->level[sub_of(w, key)];
         if (!in(legal, sub_of(w, key))) continue;
         for (int32_t row = 0; row < w->rows; row++) {
             const float y = fabsf(w->y[(int64_t)key * w->rows + row]);
             if (!sees(w, key, row) || !tl_is_finite(y)) continue;
-            w->counters->saturated_logits += is_hw(w) && level != F32 && y >= tl_mini_max(logit_format(level));
+            w->counters->saturated_logits += w->saturated[(int64_t)key * w->rows + row];
             if (y > w->counters->largest_logit) w->counters->largest_logit = y;
         }
     }
@@ -602,7 +606,7 @@ static bool allocate(warp *w)
     const size_t width = d > dv ? d : dv;
     if (keys > SIZE_MAX / 64 / (rows + width)) return false;
     const size_t floats = rows * (d + dv + 6 + 2 * MAX_SUBS) + keys * (d + dv + 2 * rows);
-    w->token = malloc(width * sizeof(double) + floats * sizeof(float) + keys * rows * sizeof(bool));
+    w->token = malloc(width * sizeof(double) + floats * sizeof(float) + 2 * keys * rows * sizeof(bool));
     if (!w->token) return false;
     float *at = (float *)(void *)(w->token + width);
     struct {
@@ -620,6 +624,7 @@ static bool allocate(warp *w)
         at += part[i].n;
     }
     w->seen = (bool *)(void *)at;
+    w->saturated = w->seen + keys * rows;
     return true;
 }
 
