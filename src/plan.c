@@ -166,6 +166,7 @@ void tlamp_plan_destroy(tlamp_plan *plan)
 
 size_t tlamp_plan_workspace_size(const tlamp_plan *plan, int32_t num_threads)
 {
+    if (!plan) return 0;
     tlamp_exec exec = {.struct_size = sizeof exec, .num_threads = num_threads < 0 ? 0 : num_threads};
     tl_arena a = {NULL, 0};
     (void)tl_lay_out_workspace(plan, tl_team_workers(&exec), &a);
@@ -173,4 +174,4 @@ size_t tlamp_plan_workspace_size(const tlamp_plan *plan, int32_t num_threads)
     return a.used > on_device ? a.used : on_device;
 }
 
-const char *tlamp_plan_kernel_name(const tlamp_plan *plan) { return plan->kernel->name; }
+const char *tlamp_plan_kernel_name(const tlamp_plan *plan) { return plan ? plan->kernel->name : ""; }

@@ -73,7 +73,8 @@ tlamp_status tlamp_set_strides(tlamp_problem *problem, tlamp_tensor_layout layou
         return tl_fail(err, TLAMP_INVALID_ARGUMENT, "problem", "the problem is NULL or not initialised");
     if (layout < TLAMP_TENSOR_BSHD || layout > TLAMP_TENSOR_THD)
         return tl_fail(err, TLAMP_INVALID_ARGUMENT, "layout", "%d is no tensor layout", (int)layout);
-    const int64_t lq = problem->max_seqlen_q, lk = problem->max_seqlen_k;
+    const int64_t lq = problem->varlen ? problem->total_q : problem->max_seqlen_q;
+    const int64_t lk = problem->varlen ? problem->total_k : problem->max_seqlen_k;
     const int64_t hq = problem->num_heads_q, hk = problem->num_heads_k;
     struct {
         tlamp_strides *stride;
@@ -93,12 +94,12 @@ tlamp_status tlamp_set_strides(tlamp_problem *problem, tlamp_tensor_layout layou
     for (int i = 0; i < 4; i++) {
         const int head_first = layout == TLAMP_TENSOR_BHSD;
         const int64_t dim = t[i].dim, length = t[i].length, heads = t[i].heads;
-        const tlamp_strides s = {layout == TLAMP_TENSOR_THD ? 0 : length * heads * dim, head_first ? dim : heads * dim,
+        const int packed = problem->varlen || layout == TLAMP_TENSOR_THD;
+        const tlamp_strides s = {packed ? 0 : length * heads * dim, head_first ? dim : heads * dim,
                                  head_first ? length * dim : dim, 1};
         *t[i].stride = s;
     }
-    const int64_t rows = problem->varlen ? problem->total_q : lq;
-    const tlamp_lse_strides lse = {problem->varlen ? 0 : hq * lq, rows, 1};
+    const tlamp_lse_strides lse = {problem->varlen ? 0 : hq * lq, lq, 1};
     problem->lse_stride = lse;
     return TLAMP_OK;
 }

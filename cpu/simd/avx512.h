@@ -12,11 +12,10 @@ enum { TL_LANES = 16 };
 
 typedef __m512 tl_v; /* floats */
 typedef __v16si
-    tl_vi; /* int32_t; gcc 12 spills accumulators that are __m512i, whose elements are 64-bit (PERFORMANCE 2) */
+    tl_vi; /* int32_t; gcc 12 spills accumulators that are __m512i, whose elements are 64-bit */
 typedef __mmask16 tl_m; /* which lanes */
 
-/* Register tiles of the products: rows, and panels of 16 keys or channels (one vector each) beside them. 8 x 2 equals 12 x 2
- * (PERFORMANCE 9). */
+/* Register tiles of the products: rows, and panels of 16 keys or channels (one vector each) beside them. 8 x 2 equals 12 x 2. */
 enum { TL_TILE_ROWS = 8, TL_TILE_PANELS = 2, TL_TILE4_PANELS = 4, TL_TILE2_PANELS = 4, TL_TILE1_PANELS = 8 };
 
 /* ---- floats */

@@ -1,7 +1,7 @@
 /* The vector vocabulary of the tile loop, once for every instruction set. Before including this file, a kernel's source
  * includes the primitives of its instruction set (simd/avx2.h, ...); a new one is one more such file.
  *
- * K and V are packed once per KV head (PERFORMANCE 4, design rule 1). Keys, and V's channels, come in panels of 16:
+ * K and V are packed once per KV head. Keys, and V's channels, come in panels of 16:
  *   high    [keys / 16][d][16]             f32
  *   codes   [keys / 16][d / TL_CODES][16]  32-bit units of TL_CODES channels
  *   values  [d_v / 16][keys][16]           f32

@@ -2,7 +2,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  *
- * Forward only: this library computes no gradients.
+ * Forward only: this library computes no gradients. "ALGORITHMS A4" and the like name sections of docs/algorithms.md, which
+ * derives every formula; nothing there is needed to use the library.
  *
  * What it computes, for every query row i of every query head h of every sequence (ALGORITHMS A1):
  *
@@ -20,7 +21,7 @@
  *     tlamp_problem problem;
  *     tlamp_problem_init(&problem, sizeof problem);          // zeros and defaults
  *     problem.batch = 1; problem.num_heads_q = 8; ...        // shapes, dtypes, masks
- *     tlamp_set_strides(&problem, TLAMP_TENSOR_BSHD);        // or fill the strides yourself
+ *     tlamp_set_strides(&problem, TLAMP_TENSOR_BSHD, NULL);  // or fill the strides yourself
  *     tlamp_plan *plan;
  *     if (tlamp_plan_create(&plan, &problem, NULL, &err)) fail(err.text);
  *     size_t bytes = tlamp_plan_workspace_size(plan, threads);
@@ -297,8 +298,8 @@ enum {
     TLAMP_TENSOR_THD = 2   /* [total, head, dim]: packed sequences */
 };
 
-/* Fills q_stride, k_stride, v_stride, o_stride and lse_stride for dense tensors of that layout from the shapes already
- * set; LSE becomes [batch, head, seq], packed [head, total_q]. */
+/* Fills q_stride, k_stride, v_stride, o_stride and lse_stride for dense tensors of that layout from the shapes already set:
+ * lengths, totals with varlen, heads and dims. LSE becomes [batch, head, seq], packed [head, total_q]. */
 TLAMP_API tlamp_status tlamp_set_strides(tlamp_problem *problem, tlamp_tensor_layout layout, tlamp_error *err);
 
 /* ------------------------------------------------------------------------------------------------ plan */

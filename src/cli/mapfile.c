@@ -106,6 +106,7 @@ static int read_words(routing_map *map, const json_t *list, const char *path, fa
         for (int32_t w = 0; w < map->words_per_row; w++)
             if (!read_word(json_array_get(list, (size_t)row), w, &map->words[row * map->words_per_row + w])) {
                 free(map->words);
+                map->words = NULL; /* the caller frees what is left, too */
                 return wrong(path, f, "words must hold an integer per row, or a list where groups need several");
             }
     return DONE;

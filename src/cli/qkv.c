@@ -160,6 +160,8 @@ static int load(input *in, qkv *x, char **source, fault *f)
     copy_tensor(in->v, &x->v);
     const char *text = st_metadata(&x->file, "source");
     *source = text ? strdup(text) : NULL;
+    for (char *c = *source; c && *c; c++) /* a file's text must not drive the terminal */
+        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = ' ';
     return DONE;
 }
 

@@ -1,7 +1,7 @@
 /* The largest error that a policy may make on each element of O and LSE (ALGORITHMS C1, C2), from the exact logits
  * and weights of the reference and from a quantisation of its own, made as A2 defines it.
  *
- * The computation that is bounded, in f32 and in log2 units (DESIGN, core/tile_loop.inc.h):
+ * The computation that is bounded, in f32 and in log2 units (core/tile_loop.inc.h):
  *     x   = dot(q, k) in f32 in any order, or from INT8 codes         tl_epsilon_high, tl_epsilon_int8
  *     t   = log2(e) * (cap * tanh(scale * x / cap) + bias - alibi)    logit_error: 4 u |t|; 8 u with bias
  *     p   = exp2(t - m), then times exp2(m_old - m_new) whenever the reference m moves; it moves by at least 8

@@ -154,6 +154,11 @@ grep -A 100 int8_share out | grep -E 'group|tile|cell' >shares.band
 cmp -s shares.words shares.band || failed "words:FILE and the layout it holds differ"
 expect 2 run "q500 k600 d16 causal" --policy words:map.json
 expect 2 run "q512 d16 causal" --policy words:missing.json
+for words in '["1", 1, 1, 1]' '[1.5, 1, 1, 1]' '[[], [], [], []]'; do # what is no word is refused once, and freed once
+    printf '{"words": %s, "group": 1, "t_mask": 4}' "$words" >broken.json
+    expect 2 run "q256 d16 causal" --policy words:broken.json
+    expect 2 compare "q256 d16 causal" --policy words:broken.json
+done
 
 # ---- compare
 

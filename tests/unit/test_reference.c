@@ -1,4 +1,4 @@
-/* tlamp_reference against the values of shared/CASES.md and against a second, independent computation. */
+/* tlamp_reference against the known faults of docs/cases.md and against a second, independent computation. */
 #include <criterion/criterion.h>
 
 #include <float.h>
