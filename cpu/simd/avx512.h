@@ -10,9 +10,8 @@
 
 enum { TL_LANES = 16 };
 
-typedef __m512 tl_v; /* floats */
-typedef __v16si
-    tl_vi; /* int32_t; gcc 12 spills accumulators that are __m512i, whose elements are 64-bit */
+typedef __m512 tl_v;    /* floats */
+typedef __v16si tl_vi;  /* int32_t; gcc 12 spills accumulators that are __m512i, whose elements are 64-bit */
 typedef __mmask16 tl_m; /* which lanes */
 
 /* Register tiles of the products: rows, and panels of 16 keys or channels (one vector each) beside them. 8 x 2 equals 12 x 2. */

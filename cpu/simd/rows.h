@@ -105,8 +105,8 @@ TL_INLINE tl_quant tl_given_quant(float scale)
 /* Quantiser of every key of one unit, keys [begin, end) of which may lie beyond lk: z[key - begin], and flagged[key - begin]
  * for keys that hold a NaN or Inf. Keys that no row sees leave no trace. row: scratch of head_dim_qk floats. */
 TL_SHARED void tl_unit_quants(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared, int32_t kv_head,
-                           int64_t begin, int64_t end, tl_quant *z, unsigned char *flagged, float *row,
-                           tl_worker_counters *counters)
+                              int64_t begin, int64_t end, tl_quant *z, unsigned char *flagged, float *row,
+                              tl_worker_counters *counters)
 {
     const int given = call->k.scale != NULL, shared = !given && call->policy->scales != TLAMP_SCALES_TOKEN;
     float block = 0.f;
@@ -162,7 +162,7 @@ TL_SHARED void tl_query_quants(const tl_cpu *c, tl_quant *z, float *row)
 /* Quantiser of each channel of keys [begin, end) of V (ALGORITHMS C2's u8 P pairs with it): over the keys that some row sees.
  * Returns 1 if such a key holds a NaN or Inf: then P V of the tile is computed in f32. row: scratch of head_dim_v floats. */
 TL_SHARED int tl_value_quants(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared, int32_t kv_head,
-                           int64_t begin, int64_t end, tl_quant *z, float *row)
+                              int64_t begin, int64_t end, tl_quant *z, float *row)
 {
     const int32_t dv = call->shape.head_dim_v;
     const int given = call->v.scale != NULL && call->policy->scales != TLAMP_SCALES_TOKEN;

@@ -12,7 +12,7 @@
 #if defined __GNUC__ || defined __clang__
 #define TL_INLINE static inline __attribute__((always_inline, unused))
 #define TL_SHARED static __attribute__((unused)) /* a function of a header that not every includer calls */
-#define TL_UNROLL _Pragma("GCC unroll 16") /* before a loop whose arrays must become registers */
+#define TL_UNROLL _Pragma("GCC unroll 16")       /* before a loop whose arrays must become registers */
 #define tl_fma __builtin_fmaf
 #define TL_INF __builtin_inff()
 #define TL_NAN __builtin_nanf("")
