@@ -42,6 +42,7 @@ typedef struct {
     float *q;                  /* [row blocks][d][pad] times softmax_scale */
     float *o;                  /* [row blocks][dv][pad] */
     float *k, *v;              /* [tile_keys][d], [tile_keys][dv] */
+    float *k_channels;         /* [d][tile_keys]: K again, so that neighbouring keys lie side by side */
     float *scores;             /* [tile_keys][pad]: Y, then E */
     float *row;                /* [max(d, dv)] */
     float *exp_value;          /* [256] hw: the low exponential's table as numbers */
@@ -100,6 +101,7 @@ static void tl_lay_out(tl_ctx *x, const tl_shape *shape, const tlamp_policy *pol
     x->q = tl_take(a, blocks * x->d * x->pad * 4);
     x->o = tl_take(a, blocks * x->dv * x->pad * 4);
     x->k = tl_take(a, (int64_t)x->tile_keys * x->d * 4);
+    x->k_channels = tl_take(a, (int64_t)x->tile_keys * x->d * 4);
     x->v = tl_take(a, (int64_t)x->tile_keys * x->dv * 4);
     x->scores = tl_take(a, (int64_t)x->tile_keys * x->pad * 4);
     x->row = tl_take(a, (x->d > x->dv ? x->d : x->dv) * (int64_t)4);
@@ -139,6 +141,7 @@ static void tl_arrive(tl_ctx *x, tl_span span)
     x->keys = (int32_t)tl_min64(x->tile_keys, c->seq->lk - x->first_key);
     for (int32_t j = 0; j < x->keys; j++) {
         tl_load_key(x->k + (int64_t)j * x->d, c->call, c->seq, c->kv_head, x->first_key + j);
+        for (int32_t i = 0; i < x->d; i++) x->k_channels[(int64_t)i * x->tile_keys + j] = x->k[(int64_t)j * x->d + i];
         tl_load_value(x->v + (int64_t)j * x->dv, c->call, c->seq, c->kv_head, x->first_key + j);
     }
     x->k_largest = tl_row_amax(x->k, (int64_t)x->keys * x->d);
@@ -223,28 +226,30 @@ enum {
 /* Rounding a vector of sums. With b = 1.5 * 2^23 spacings, (c + b) - b is c rounded to nearest even at that spacing, of either
  * sign. Finite operands of no great size only: tl_is_tame. The sign of a zero is lost, which changes nothing that follows. */
 typedef struct {
-    tl_v least, factor; /* the power of two below which spacings stay; b / 2^e */
+    tl_v least, factor, minus; /* the power of two below which spacings stay; b / 2^e and its negative */
 } tl_sim_rounding;
 
 TL_INLINE tl_sim_rounding tl_sim_rounding_of(int32_t level, int hw)
 {
     const tl_minifloat f = tl_logit_format(level == TL_LEVEL_F32 ? TL_LEVEL_HIGH : level);
     tl_sim_rounding r = {tl_v_set(hw ? tl_float((uint32_t)(128 - f.bias) << 23) : 0x1p-126f),
-                         tl_v_set(1.5f * tl_float((uint32_t)(127 + 23 - f.mantissa) << 23))};
+                         tl_v_set(1.5f * tl_float((uint32_t)(127 + 23 - f.mantissa) << 23)),
+                         tl_v_set(-1.5f * tl_float((uint32_t)(127 + 23 - f.mantissa) << 23))};
     return r;
 }
 
 /* hw: without saturation. Who uses it watches for sums beyond the format. */
 TL_INLINE tl_v tl_v_to_format(tl_v c, const tl_sim_rounding *r)
 {
-    const tl_v big = tl_v_mul(tl_v_max(tl_v_power(c), r->least), r->factor);
-    return tl_v_sub(tl_v_add(c, big), big);
+    const tl_v power = tl_v_max(tl_v_power(c),
+                                r->least); /* times factor is b, exactly: the fma's round as + and - would */
+    return tl_v_fma(power, r->minus, tl_v_fma(power, r->factor, c));
 }
 
 /* The same as tl_recur for `keys` keys, a constant: so many sums side by side hide the latency of one. Returns 0 if a sum left
- * the hw format on its way: then it says nothing, and tl_recur must be asked. */
-TL_INLINE int tl_recur_vectors(const int keys, const float *q, int32_t pad, const float *k, int32_t d, int32_t level,
-                               int hw, float *y)
+ * the hw format on its way: then it says nothing, and tl_recur must be asked. k: [d][stride], from its first key on. */
+TL_INLINE int tl_recur_vectors(const int keys, const float *q, int32_t pad, const float *k, int32_t stride, int32_t d,
+                               int32_t level, int hw, float *y)
 {
     const tl_sim_rounding r = tl_sim_rounding_of(level, hw);
     tl_v c[WIDE][SIDE], peak = tl_v_set(0.f);
@@ -256,7 +261,7 @@ TL_INLINE int tl_recur_vectors(const int keys, const float *q, int32_t pad, cons
     for (int32_t i = 0; i < d; i++) {
         TL_UNROLL
         for (int j = 0; j < keys; j++) {
-            const tl_v b = tl_v_set(k[(int64_t)j * d + i]);
+            const tl_v b = tl_v_set(k[(int64_t)i * stride + j]);
             TL_UNROLL
             for (int l = 0; l < SIDE; l++) {
                 const tl_v sum = tl_v_fma(b, tl_v_load(q + (int64_t)i * pad + l * TL_LANES), c[j][l]);
@@ -306,7 +311,8 @@ TL_INLINE void tl_recur_block(const tl_ctx *x, int32_t rb, int32_t key, const in
     unsigned char *over = x->over + (int64_t)key * x->pad;
     for (int32_t lane = 0; lane < x->pad; lane += LANES) {
 #ifdef TL_VECTORS
-        if (wide > 1 && tl_is_tame(x, rb) && tl_recur_vectors(wide, q + lane, x->pad, k, x->d, level, hw, y + lane)) {
+        if (wide > 1 && tl_is_tame(x, rb) &&
+            tl_recur_vectors(wide, q + lane, x->pad, x->k_channels + key, x->tile_keys, x->d, level, hw, y + lane)) {
             for (int32_t j = 0; j < wide && hw; j++) memset(over + (int64_t)j * x->pad + lane, 0, LANES);
             continue;
         }
