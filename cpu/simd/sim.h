@@ -456,15 +456,15 @@ static void tl_sub_max(const tl_ctx *x, const tl_scores *s, int32_t rb, int32_t 
 
 TL_INLINE float tl_exp_of(float y) { return tl_exp2(y * TL_LOG2E); }
 
-/* exp(y - ref) in a precision (src/reference/lamp.h); 0 for a y of -Inf. level and hw are constants where this is called. */
+/* exp(y - ref) in a precision (src/reference/lamp.h); 0 for a y of -Inf. level and hw are constants where this is called; hw's
+ * low exponential is tl_exp_low_hw. */
 TL_INLINE float tl_sim_exp(float y, float ref, int32_t level, int hw, int clamp)
 {
     if (level == TL_LEVEL_F32) return tl_exp_of(y - ref);
     if (level == TL_LEVEL_HIGH)
-        return tl_to_format(tl_exp_of(clamp && y - ref > 0.f ? 0.f : y - ref), tl_exp_format(1), hw);
-    const float mu = hw ? tl_mini_truncate(ref, tl_e4m3()) : ref;
-    const float shift = tl_to_format(mu - y, tl_ue5m3(TL_SHIFT_BIAS), hw);
-    return hw ? tl_exp_lookup(shift) : tl_to_format(tl_exp_of(-shift), tl_exp_format(0), 0);
+        return tl_to_format(tl_exp_of(clamp && y - ref > 0.f ? 0.f : y - ref), tl_exp_format(level), hw);
+    const float shift = tl_to_format(ref - y, tl_ue5m3(TL_SHIFT_BIAS), 0);
+    return tl_to_format(tl_exp_of(-shift), tl_exp_format(level), 0);
 }
 
 static float tl_sim_exp_stochastic(const tl_ctx *x, int32_t rb, int32_t r, int32_t key, float y, float ref,
@@ -514,7 +514,7 @@ static void tl_sub_exp(tl_ctx *x, tl_scores *s, int32_t rb, int32_t sub, int32_t
     for (int32_t key = tl_sub_first(x, sub); key < tl_sub_end(x, sub); key++) {
         float *e = s->s + (int64_t)key * x->pad;
         if (level == TL_LEVEL_F32)
-            tl_exp_lanes(e, ref, rows, 2, 0, 0);
+            tl_exp_lanes(e, ref, rows, TL_LEVEL_F32, 0, 0);
         else if (x->stochastic)
             for (int32_t r = 0; r < rows; r++) e[r] = tl_sim_exp_stochastic(x, rb, r, key, e[r], ref[r], level);
         else if (x->hw)
@@ -523,9 +523,9 @@ static void tl_sub_exp(tl_ctx *x, tl_scores *s, int32_t rb, int32_t sub, int32_t
             else
                 tl_exp_lanes(e, ref, rows, TL_LEVEL_HIGH, 1, x->clamp);
         else if (level == TL_LEVEL_HIGH)
-            tl_exp_lanes(e, ref, rows, 1, 0, 0);
+            tl_exp_lanes(e, ref, rows, TL_LEVEL_HIGH, 0, 0);
         else
-            tl_exp_lanes(e, ref, rows, 0, 0, 0);
+            tl_exp_lanes(e, ref, rows, TL_LEVEL_LOW, 0, 0);
         for (int32_t r = rows; r < x->pad; r++) e[r] = 0.f;
     }
 }

@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include "parse.h"
+#include "policy.h"
+#include "problem.h"
 
 /* ------------------------------------------------------------------------------------------------ arguments */
 
@@ -176,6 +178,14 @@ json_t *json_text(const char *text)
     string = copy ? json_string(copy) : json_null();
     free(copy);
     return string;
+}
+
+char *cli_filter_help(int key, const char *text, void *options)
+{
+    (void)options;
+    if (key != ARGP_KEY_HELP_POST_DOC) return (char *)(uintptr_t)text;
+    char *all = NULL;
+    return asprintf(&all, "%s\n%s%s", text, problem_help, policy_help) < 0 ? NULL : all;
 }
 
 int print_json(json_t *object, fault *f)

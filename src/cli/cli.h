@@ -36,6 +36,9 @@ __attribute__((format(printf, 2, 3)))
 error_t
 cli_wrong(common_options *options, const char *format, ...);
 
+/* argp's help filter of commands that take a problem and a policy: their two languages follow the text. */
+char *cli_filter_help(int key, const char *text, void *options);
+
 /* Applies --isa and --device. UNAVAILABLE where this machine lacks them. */
 int common_apply(const common_options *options, fault *f);
 

@@ -176,14 +176,6 @@ static error_t parse_compare(int key, char *value, struct argp_state *state)
     }
 }
 
-static char *filter_help(int key, const char *text, void *options)
-{
-    (void)options;
-    if (key != ARGP_KEY_HELP_POST_DOC) return (char *)(uintptr_t)text;
-    char *all = NULL;
-    return asprintf(&all, "%s\n%s%s", text, problem_help, policy_help) < 0 ? NULL : all;
-}
-
 static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {NULL, 0, NULL, 0}};
 static const struct argp compare_argp = {
     compare_arguments,
@@ -194,7 +186,7 @@ static const struct argp compare_argp = {
     "time and its speed relative to high precision. Fails where an error is larger than the policy promises.\v"
     "Example: tilelamp compare --qkv tests/data/*.safetensors --layouts all --report report.html\n",
     children,
-    filter_help,
+    cli_filter_help,
     NULL,
 };
 

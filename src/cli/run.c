@@ -56,14 +56,6 @@ static error_t parse_run(int key, char *value, struct argp_state *state)
     }
 }
 
-static char *filter_help(int key, const char *text, void *options)
-{
-    (void)options;
-    if (key != ARGP_KEY_HELP_POST_DOC) return (char *)(uintptr_t)text;
-    char *all = NULL;
-    return asprintf(&all, "%s\n%s%s", text, problem_help, policy_help) < 0 ? NULL : all;
-}
-
 static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {NULL, 0, NULL, 0}};
 static const struct argp run_argp = {
     run_arguments,
@@ -74,7 +66,7 @@ static const struct argp run_argp = {
     "Fails where an error is larger than the policy promises.\v"
     "Example: tilelamp run \"hq8 q1024 d64 causal\" --policy band:0.5\n",
     children,
-    filter_help,
+    cli_filter_help,
     NULL,
 };
 

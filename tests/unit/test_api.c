@@ -547,7 +547,8 @@ Test(problems, set_strides)
     p->total_q = 9;
     cr_assert(tlamp_set_strides(p, TLAMP_TENSOR_THD, NULL) == TLAMP_OK);
     cr_assert(p->o_stride.seq == HQ * DV && p->o_stride.head == DV && p->lse_stride.head == 9);
-    cr_assert(tlamp_set_strides(p, TLAMP_TENSOR_BHSD, NULL) == TLAMP_OK); /* packed, head by head: heads must not overlap */
+    cr_assert(tlamp_set_strides(p, TLAMP_TENSOR_BHSD, NULL) ==
+              TLAMP_OK); /* packed, head by head: heads must not overlap */
     cr_assert(p->o_stride.batch == 0 && p->o_stride.seq == DV && p->o_stride.head == 9 * DV);
     cr_assert(tlamp_set_strides(p, 3, &a->err) == TLAMP_INVALID_ARGUMENT);
     cr_assert_str_eq(a->err.field, "layout");
