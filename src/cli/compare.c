@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "file.h"
 #include "measure.h"
 #include "parse.h"
 #include "problem.h"
@@ -252,6 +253,7 @@ static int compare(compare_options *o, fault *f)
 {
     int code = complete_policies(o, f);
     if (!code) code = common_apply(&o->common, f);
+    if (!code) code = file_check(o->report, f);
     if (code) return code;
     const int count = o->num_files ? o->num_files : 1;
     comparison *comparisons = calloc((size_t)count + 1, sizeof *comparisons);

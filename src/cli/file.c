@@ -56,6 +56,18 @@ int file_begin(file_writer *writer, const char *path, fault *f)
     return writer->stream ? DONE : cannot_write(writer, errno, f);
 }
 
+int file_check(const char *path, fault *f)
+{
+    if (!path || is_special(path)) return DONE;
+    file_writer writer;
+    const int code = file_begin(&writer, path, f);
+    if (code) return code;
+    (void)fclose(writer.stream);
+    (void)unlink(writer.temporary);
+    free(writer.temporary);
+    return DONE;
+}
+
 int file_end(file_writer *writer, fault *f)
 {
     FILE *stream = writer->stream;

@@ -12,6 +12,9 @@ typedef struct file_writer {
     FILE *stream; /* write here; errors show at file_end */
 } file_writer;
 
+/* Is the place of a file to come writable? Asked before long work whose result goes there. path NULL: nothing to ask. */
+int file_check(const char *path, fault *f);
+
 int file_begin(file_writer *writer, const char *path, fault *f);
 int file_end(file_writer *writer, fault *f);
 

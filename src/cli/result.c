@@ -2,6 +2,7 @@
 #include "result.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -121,14 +122,23 @@ const char *result_ratio(const measurement *m, char text[16])
     return text;
 }
 
-static void print_row(const measurement *m, int width)
+/* A column only where some policy recomputes. */
+static bool some_recompute(const measurement *results, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (results[i].counters.sub_blocks) return true;
+    return false;
+}
+
+static void print_row(const measurement *m, int width, bool recomputes)
 {
     const shares s = result_shares(m);
-    char group[16], tile[16], cell[16], ratio[16];
-    printf("%-*s %6s %6s %6s  %9.2e %9.2e %9.2e %9.3f %9.2f %8.2f  %8s  %s%s\n", width, m->policy.text,
-           percent(s.group, group), percent(s.tile, tile), percent(s.cell, cell), m->max_abs_error, m->mean_abs_error,
-           m->max_lse_error, m->ms, m->gflops, m->speedup, result_ratio(m, ratio), m->kernel,
-           m->failed ? "  FAILED" : "");
+    char group[16], tile[16], cell[16], ratio[16], again[16];
+    printf("%-*s %6s %6s %6s", width, m->policy.text, percent(s.group, group), percent(s.tile, tile),
+           percent(s.cell, cell));
+    if (recomputes) printf(" %10s", percent(share(m->counters.sub_blocks_recomputed, m->counters.sub_blocks), again));
+    printf("  %9.2e %9.2e %9.2e %9.3f %9.2f %8.2f  %8s  %s%s\n", m->max_abs_error, m->mean_abs_error, m->max_lse_error,
+           m->ms, m->gflops, m->speedup, result_ratio(m, ratio), m->kernel, m->failed ? "  FAILED" : "");
 }
 
 void result_print_table(const subject *s, const measurement *results, int count)
@@ -140,11 +150,13 @@ void result_print_table(const subject *s, const measurement *results, int count)
     printf("%s\n", title ? title : "");
     free(title);
     if (s->source) printf("source: %s\n", s->source);
-    printf("\n%-*s %20s  %9s %9s %9s %9s %9s %8s  %8s\n", width, "", "INT8 share, %", "max", "mean", "LSE", "", "",
-           "speed,", "error/");
-    printf("%-*s %6s %6s %6s  %9s %9s %9s %9s %9s %8s  %8s  %s\n", width, "policy", "group", "tile", "cell", "error",
-           "error", "error", "ms", "GFLOP/s", "x high", "bound", "kernel");
-    for (int i = 0; i < count; i++) print_row(&results[i], width);
+    const bool recomputes = some_recompute(results, count);
+    const char *const re = recomputes ? " recomputed" : "", *const unit = recomputes ? "          %" : "";
+    printf("\n%-*s %20s%s  %9s %9s %9s %9s %9s %8s  %8s\n", width, "", "INT8 share, %", re, "max", "mean", "LSE", "",
+           "", "speed,", "error/");
+    printf("%-*s %6s %6s %6s%s  %9s %9s %9s %9s %9s %8s  %8s  %s\n", width, "policy", "group", "tile", "cell", unit,
+           "error", "error", "error", "ms", "GFLOP/s", "x high", "bound", "kernel");
+    for (int i = 0; i < count; i++) print_row(&results[i], width, recomputes);
 }
 
 /* ------------------------------------------------------------------------------------------------ verdict */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "file.h"
 #include "measure.h"
 #include "output.h"
 #include "problem.h"
@@ -122,6 +123,7 @@ static int run(const run_options *o, fault *f)
     policy_spec policy;
     int code = policy_parse(&policy, o->policy ? o->policy : "high", f);
     if (!code) code = common_apply(&o->common, f);
+    if (!code) code = file_check(o->out, f);
     if (code) return code;
     subject s;
     code = subject_create(&s, o->problem, o->path, &o->common, f);

@@ -176,6 +176,10 @@ is_json out
 expect 2 compare
 expect 2 compare "$small" --layouts nonsense
 expect 2 compare "$small" --coverage 0.5,
+expect 2 compare "hq64 q4096 d128" --report no-such-directory/report.html # said before the work, not after it
+expect 2 run "hq64 q4096 d128" --out no-such-directory/out.safetensors
+expect 0 compare "$small" --policy "lamp:fmt=e4m3/e4m11,tau=0.5" --policy int8
+has out "recomputed"
 expect 2 compare --qkv missing --json
 [[ ! -s out ]] || failed "compare --json prints before it fails: $(head -c 300 out)"
 
