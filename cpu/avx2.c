@@ -1,15 +1,11 @@
-/* The tile loop for AVX2 with FMA and F16C. */
+/* The tile loop for AVX2 with FMA and F16C, P V in f32. */
 #include "simd/avx2.h"
-#include "simd/packed.inc.h"
 
-extern const tl_kernel tlamp_fwd_pv32_dx__avx2;
-const tl_kernel tlamp_fwd_pv32_dx__avx2 = {
-    .name = "tlamp_fwd_pv32_dx__avx2",
-    .isa = "avx2",
-    .supports = tl_supports,
-    .max_rows = TL_ROWS * TL_ROW_BLOCKS,
-    .scratch_bytes = tl_scratch_bytes,
-    .packed_bytes = tl_packed_bytes,
-    .pack = tl_pack,
-    .attend = tl_attend,
-};
+#include "simd/products_f32.inc.h"
+#include "simd/products_int8.inc.h"
+#include "simd/values_f32.inc.h"
+
+#define TL_SYMBOL tlamp_fwd_pv32_dx__avx2
+#define TL_SYMBOL_NAME "tlamp_fwd_pv32_dx__avx2"
+#define TL_ISA "avx2"
+#include "simd/packed.inc.h"

@@ -1,15 +1,11 @@
-/* The tile loop for AVX-512 (F, BW, DQ, VL). */
+/* The tile loop for AVX-512 (F, BW, DQ, VL), P V in f32. */
 #include "simd/avx512.h"
-#include "simd/packed.inc.h"
 
-extern const tl_kernel tlamp_fwd_pv32_dx__avx512;
-const tl_kernel tlamp_fwd_pv32_dx__avx512 = {
-    .name = "tlamp_fwd_pv32_dx__avx512",
-    .isa = "avx512",
-    .supports = tl_supports,
-    .max_rows = TL_ROWS * TL_ROW_BLOCKS,
-    .scratch_bytes = tl_scratch_bytes,
-    .packed_bytes = tl_packed_bytes,
-    .pack = tl_pack,
-    .attend = tl_attend,
-};
+#include "simd/products_f32.inc.h"
+#include "simd/products_int8.inc.h"
+#include "simd/values_f32.inc.h"
+
+#define TL_SYMBOL tlamp_fwd_pv32_dx__avx512
+#define TL_SYMBOL_NAME "tlamp_fwd_pv32_dx__avx512"
+#define TL_ISA "avx512"
+#include "simd/packed.inc.h"

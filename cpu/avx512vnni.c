@@ -1,15 +1,11 @@
-/* The tile loop for AVX-512 with VNNI. */
+/* The tile loop for AVX-512 with VNNI, P V in f32. */
 #include "simd/avx512vnni.h"
-#include "simd/packed.inc.h"
 
-extern const tl_kernel tlamp_fwd_pv32_dx__avx512vnni;
-const tl_kernel tlamp_fwd_pv32_dx__avx512vnni = {
-    .name = "tlamp_fwd_pv32_dx__avx512vnni",
-    .isa = "avx512vnni",
-    .supports = tl_supports,
-    .max_rows = TL_ROWS * TL_ROW_BLOCKS,
-    .scratch_bytes = tl_scratch_bytes,
-    .packed_bytes = tl_packed_bytes,
-    .pack = tl_pack,
-    .attend = tl_attend,
-};
+#include "simd/products_f32.inc.h"
+#include "simd/products_int8.inc.h"
+#include "simd/values_f32.inc.h"
+
+#define TL_SYMBOL tlamp_fwd_pv32_dx__avx512vnni
+#define TL_SYMBOL_NAME "tlamp_fwd_pv32_dx__avx512vnni"
+#define TL_ISA "avx512vnni"
+#include "simd/packed.inc.h"

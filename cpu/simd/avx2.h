@@ -1,4 +1,4 @@
-/* The primitives of packed.inc.h for AVX2 with FMA and F16C: vectors of 8 floats. */
+/* The primitives of a vector kernel (simd/operands.h) for AVX2 with FMA and F16C: vectors of 8 floats. */
 #ifndef TL_CPU_SIMD_AVX2_H
 #define TL_CPU_SIMD_AVX2_H
 

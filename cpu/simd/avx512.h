@@ -1,4 +1,4 @@
-/* The primitives of packed.inc.h for AVX-512 (F, BW, DQ, VL): vectors of 16 floats. simd/avx512vnni.h changes the INT8
+/* The primitives of a vector kernel (simd/operands.h) for AVX-512 (F, BW, DQ, VL): vectors of 16 floats. simd/avx512vnni.h changes the INT8
  * products. */
 #ifndef TL_CPU_SIMD_AVX512_H
 #define TL_CPU_SIMD_AVX512_H

@@ -1,0 +1,218 @@
+/* What the parts of a vector kernel share. A kernel's source includes
+ *   the primitives of its instruction set     simd/avx2.h, ...
+ *   a high product                            simd/products_f32.inc.h   tl_high
+ *   an INT8 product                           simd/products_int8.inc.h  tl_int8
+ *   a P V product                             simd/values_f32.inc.h     tl_values
+ *   the vocabulary and the loop               simd/packed.inc.h
+ * A product is a file of its own: it owns the packed form of its operand, the form of Q or P that it multiplies with, and its
+ * register tiles. Another format is one more such file. What each must define:
+ *
+ *   typedef struct { ... } tl_high                        its memory: of the packed keys, of a task's queries, scratch
+ *   int  tl_high_suits(problem)                           does it compute what this problem asks for?
+ *   void tl_high_lay_out_keys(high, shape, keys, arena)   memory for so many keys, a multiple of TL_PANEL
+ *   void tl_high_lay_out_task(high, shape, rows, arena)   memory of a worker: so many query rows, scratch
+ *   void tl_high_pack(x, high, begin, end)                packs keys [begin, end), multiples of TL_PANEL
+ *   void tl_high_begin(x, high)                           the form of the task's queries; x->q holds them as floats
+ *   void tl_high_scores(x, high, row, rows, at, n, s)     x->factor * q . k of rows [row, row + rows) and keys
+ *                                                         [at, at + n), n a multiple of TL_PANEL, into s
+ * tl_int8: the same names, and
+ *   void tl_int8_scales(x, int8, begin, end)              comes before tl_int8_pack, for whole units
+ * tl_values:
+ *   tl_values_suits, tl_values_lay_out_keys, tl_values_lay_out_task, tl_values_pack as above, and
+ *   unsigned char *nonfinite                              a member of its struct: [keys / 16] V of the panel has a NaN or Inf
+ *   float tl_values_weigh(p, n, ref)                      one row's logits become P = 2^(logit - ref), in place, in the form
+ *                                                         that it multiplies with; returns their sum, unrounded
+ *   void tl_values_run(x, values, rows, p, j, at, n, o)   O += P V: columns [j, j + n) of P, whose keys begin at `at` and
+ *                                                         whose V is finite
+ *   void tl_values_key(x, values, p, j, at, o)            the same for one row and one column, whose V may not be
+ *
+ * x is the tl_operands below, which tl_ctx contains; its fields are set before the first of these functions is called. Rows of s, p and o lie TL_SCORE_STRIDE, TL_SCORE_STRIDE and x->o_stride
+ * floats apart. `at` counts from the first packed key, x->first.
+ */
+#ifndef TL_CPU_SIMD_OPERANDS_H
+#define TL_CPU_SIMD_OPERANDS_H
+
+#include <math.h>
+#include <string.h>
+
+#include "simd/rows.h"
+
+enum {
+    TL_PANEL = 16,                  /* keys, or channels of V, that lie side by side in a packed operand */
+    TL_PARTS = TL_PANEL / TL_LANES, /* vectors side by side in a panel */
+    TL_MOST_ROWS = 16,              /* of a register tile: bounds of arrays that live in registers */
+    TL_MOST_VECTORS = 8             /* side by side in a register tile */
+};
+
+#ifndef TL_ROWS /* a kernel's source may choose others before it includes its first product */
+#define TL_ROWS 16
+#define TL_ROW_BLOCKS 32
+#endif
+#define TL_SPAN_MAX 4
+
+enum {
+    TL_SPAN_KEYS = TL_SPAN_MAX * 64,
+    TL_SCORE_STRIDE = TL_SPAN_KEYS + 16 /* no power of two: rows of scores would crowd a few cache sets */
+};
+
+#define TL_UNROLL_4 _Pragma("GCC unroll 4") /* long loops: fewer branches, and short enough a count to be predicted */
+
+/* A call that stays one: inlined into a large caller, register tiles may spill. */
+#define TL_CALL static __attribute__((noinline))
+
+typedef struct {
+    tl_cpu cpu;
+    int32_t d, dv;
+    int32_t q_stride, o_stride; /* d and dv, rounded up to whole panels */
+    float factor;  /* the products leave q . k times this: the logit, where only a factor stands between; else 1 */
+    int64_t first; /* packed key */
+    float *q;      /* [rows][q_stride] the task's queries */
+    float *token;  /* [max(q_stride, o_stride)] scratch: a row as floats */
+} tl_operands;
+
+TL_INLINE int32_t tl_least(int64_t a, int64_t b) { return (int32_t)(a < b ? a : b); }
+
+/* Some panel of keys [at, at + n) of the packed ones is marked. */
+TL_INLINE int tl_any_marked(const unsigned char *panels, int64_t at, int32_t n)
+{
+    int found = 0;
+    for (int32_t j = 0; j < n; j += TL_PANEL) found |= panels[(at + j) / TL_PANEL];
+    return found;
+}
+
+/* ---- rows of tensors as vectors */
+
+/* Elements i .. of a row as floats, the first n of them (n > 0; TL_LANES or more: a whole vector). */
+TL_INLINE tl_v tl_load_lanes(const unsigned char *row, int64_t i, int64_t n, int32_t dtype)
+{
+    const float *f = (const float *)(const void *)row + i;
+    const uint16_t *h = (const uint16_t *)(const void *)row + i;
+    if (dtype == TL_F32) return n >= TL_LANES ? tl_v_load(f) : tl_v_load_part(f, (int32_t)n);
+    if (dtype == TL_I8) return tl_v_load_i8((const int8_t *)row + i, tl_least(n, TL_LANES));
+    const tl_half half = n >= TL_LANES ? tl_half_load(h) : tl_half_load_part(h, (int32_t)n);
+    return dtype == TL_F16 ? tl_v_from_f16(half) : tl_v_from_bf16(half);
+}
+
+TL_INLINE void tl_store_lanes(unsigned char *row, int64_t i, int64_t n, int32_t dtype, tl_v x)
+{
+    float *f = (float *)(void *)row + i;
+    uint16_t *h = (uint16_t *)(void *)row + i;
+    if (dtype == TL_F32) {
+        if (n >= TL_LANES)
+            tl_v_store(f, x);
+        else
+            tl_v_store_part(f, x, (int32_t)n);
+        return;
+    }
+    const tl_half half = dtype == TL_F16 ? tl_v_to_f16(x) : tl_v_to_bf16(x);
+    if (n >= TL_LANES)
+        tl_half_store(h, half);
+    else
+        tl_half_store_part(h, half, (int32_t)n);
+}
+
+TL_INLINE void tl_widen_from(float *to, const unsigned char *row, int32_t n, float scale, const int32_t dtype)
+{
+    for (int32_t i = 0, padded = (int32_t)tl_round_up(n, TL_PANEL); i < padded; i += TL_LANES) {
+        const tl_v a = i < n ? tl_load_lanes(row, i, n - i, dtype) : tl_v_set(0.f);
+        tl_v_store(to + i, dtype == TL_I8 ? tl_v_mul(a, tl_v_set(scale)) : a);
+    }
+}
+
+/* A row of n elements as floats (codes: times scale), with zeros up to the next multiple of TL_PANEL. */
+static void tl_widen(float *to, const unsigned char *row, int32_t n, int32_t dtype, float scale)
+{
+    switch (dtype) {
+    case TL_F32: tl_widen_from(to, row, n, scale, TL_F32); break;
+    case TL_F16: tl_widen_from(to, row, n, scale, TL_F16); break;
+    case TL_BF16: tl_widen_from(to, row, n, scale, TL_BF16); break;
+    default: tl_widen_from(to, row, n, scale, TL_I8); break;
+    }
+}
+
+static void tl_widen_query(float *to, const tl_cpu *c, int32_t head, int64_t token)
+{
+    const tl_call *call = c->call;
+    tl_widen(to, tl_row(&call->q, c->seq->batch, c->seq->q_start, token, head), call->shape.head_dim_qk, call->q.dtype,
+             tl_query_scale(c, head, token));
+}
+
+static void tl_widen_key(float *to, const tl_cpu *c, int64_t key)
+{
+    const tl_call *call = c->call;
+    tl_widen(to, tl_row(&call->k, c->seq->batch, c->seq->k_start, key, c->kv_head), call->shape.head_dim_qk,
+             call->k.dtype, tl_key_scale(call, c->seq, c->kv_head, key));
+}
+
+/* As it is quantised: without the mean under smooth_k. */
+TL_SHARED void tl_widen_centred_key(float *to, const tl_cpu *c, int64_t key)
+{
+    const unsigned char *mean = (const unsigned char *)c->prepared->mean;
+    tl_widen_key(to, c, key);
+    for (int32_t i = 0, d = c->call->shape.head_dim_qk; mean && i < d; i += TL_LANES)
+        tl_v_store(to + i, tl_v_sub(tl_v_load(to + i), tl_load_lanes(mean, i, d - i, TL_F32)));
+}
+
+/* max |x_i| of a widened row; Inf where one of them is Inf or NaN. */
+TL_SHARED float tl_peak(const float *x, int32_t n)
+{
+    tl_v top = tl_v_set(0.f), bad = tl_v_set(0.f);
+    for (int32_t i = 0; i < n; i += TL_LANES) {
+        const tl_v a = tl_v_load(x + i);
+        top = tl_v_max(tl_v_abs(a), top);
+        bad = tl_v_fma(a, tl_v_set(0.f), bad); /* 0, or NaN for ever */
+    }
+    return tl_is_nan(tl_v_sum(bad)) ? TL_INF : tl_v_top(top);
+}
+
+/* Rows j .. j + TL_LANES - 1 of units c .. of a panel [units][16], given as rows. */
+TL_INLINE void tl_store_square(float *panel, int32_t c, int32_t units, int32_t j, tl_v square[TL_LANES])
+{
+    tl_v_transpose(square);
+    if (c + TL_LANES <= units)
+        TL_UNROLL for (int i = 0; i < TL_LANES; i++) tl_v_store(panel + (c + i) * TL_PANEL + j, square[i]);
+    else
+        TL_UNROLL for (int i = 0; i < TL_LANES; i++) if (c + i < units)
+            tl_v_store(panel + (c + i) * TL_PANEL + j, square[i]);
+}
+
+/* ---- a row block, cut for register tiles. Rows that make tiles of four and more take turns at each chunk of panels, so
+ * that it stays in the first-level cache. The few left over take all panels in one go. */
+
+/* Rows [row, row + rows) against items [at, at + n): keys, or panels of channels. */
+typedef struct {
+    int32_t row, rows, at, n, big; /* big: rows that make tiles of four and more */
+} tl_piece;
+
+/* The next rows of a block that make a register tile of at most `most`. */
+TL_INLINE int32_t tl_tile_rows(const int32_t most, int32_t left)
+{
+    return left >= most ? most : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+}
+
+TL_INLINE tl_piece tl_first_piece(const int32_t most, int32_t rows, int32_t n, const int32_t chunk)
+{
+    tl_piece p = {0, 0, 0, n, 0};
+    while (rows - p.big >= 4) p.big += tl_tile_rows(most, rows - p.big);
+    if (p.big) p.n = tl_least(chunk, n);
+    p.rows = n > 0 && rows > 0 ? tl_tile_rows(most, rows) : 0;
+    return p;
+}
+
+/* rows, n: of the block; rows 0: none left. */
+TL_INLINE tl_piece tl_next_piece(const int32_t most, int32_t rows, int32_t n, const int32_t chunk, tl_piece p)
+{
+    p.row += p.rows;
+    if (p.row == p.big && p.at + p.n < n) { /* the next chunk */
+        p.row = 0;
+        p.at += p.n;
+        p.n = tl_least(chunk, n - p.at);
+    } else if (p.row == p.big) {
+        p.at = 0;
+        p.n = n;
+    }
+    p.rows = p.row < rows ? tl_tile_rows(most, rows - p.row) : 0;
+    return p;
+}
+
+#endif

@@ -1,0 +1,146 @@
+/* P V in f32: [d_v / 16][keys][16] floats. Every element of O is one chain of fma in the order of keys. */
+#include "simd/operands.h"
+
+typedef struct {
+    float *v;
+    int64_t stride; /* floats from one panel of channels to the next */
+    unsigned char *nonfinite;
+} tl_values;
+
+TL_INLINE int tl_values_suits(const tlamp_problem *problem)
+{
+    return problem->policy->pv == TLAMP_PV_AUTO || problem->policy->pv == TLAMP_PV_F32;
+}
+
+static void tl_values_lay_out_keys(tl_values *v, const tl_shape *shape, int64_t keys, tl_arena *a)
+{
+    v->nonfinite = tl_take(a, keys / TL_PANEL);
+    v->stride = (keys + 1) * TL_PANEL; /* one row more: panels of 2^n keys would crowd a few cache sets */
+    v->v = tl_take(a, tl_ceil_div(shape->head_dim_v, TL_PANEL) * v->stride * 4);
+}
+
+TL_INLINE void tl_values_lay_out_task(tl_values *v, const tl_shape *shape, int64_t rows, tl_arena *a)
+{
+    (void)v;
+    (void)shape;
+    (void)rows;
+    (void)a;
+}
+
+/* ---- packing */
+
+/* 16 keys. Returns whether their V holds a NaN or Inf. */
+TL_INLINE int tl_pack_values_from(const tl_operands *x, const tl_values *v, int64_t key, const int32_t dtype)
+{
+    const tl_call *call = x->cpu.call;
+    const tl_sequence *seq = x->cpu.seq;
+    const tl_v zero = tl_v_set(0.f);
+    tl_v bad = zero;
+    for (int32_t j = 0; j < TL_PANEL; j++) {
+        const int64_t k = tl_min64(key + j, seq->lk - 1);
+        const int32_t dv = key + j < seq->lk ? x->dv : 0; /* P is 0 where no key is: V must be finite there */
+        const unsigned char *row = tl_row(&call->v, seq->batch, seq->k_start, k, x->cpu.kv_head);
+        const tl_v scale = tl_v_set(tl_value_scale(call, seq, x->cpu.kv_head, k));
+        float *to = v->v + (key - x->first + j) * TL_PANEL;
+        for (int32_t i = 0; i < x->o_stride; i += TL_PANEL, to += v->stride)
+            for (int32_t l = 0; l < TL_PANEL; l += TL_LANES) {
+                tl_v a = i + l < dv ? tl_load_lanes(row, i + l, dv - i - l, dtype) : zero;
+                if (dtype == TL_I8) a = tl_v_mul(a, scale);
+                bad = tl_v_fma(a, zero, bad); /* 0, or NaN for ever */
+                tl_v_store(to + l, a);
+            }
+    }
+    return tl_is_nan(tl_v_sum(bad));
+}
+
+static int tl_pack_values(const tl_operands *x, const tl_values *v, int64_t key)
+{
+    switch (x->cpu.call->v.dtype) {
+    case TL_F32: return tl_pack_values_from(x, v, key, TL_F32);
+    case TL_F16: return tl_pack_values_from(x, v, key, TL_F16);
+    case TL_BF16: return tl_pack_values_from(x, v, key, TL_BF16);
+    default: return tl_pack_values_from(x, v, key, TL_I8);
+    }
+}
+
+static void tl_values_pack(const tl_operands *x, const tl_values *v, int64_t begin, int64_t end)
+{
+    for (int64_t key = begin; key < end; key += TL_PANEL)
+        v->nonfinite[(key - x->first) / TL_PANEL] = (unsigned char)tl_pack_values(x, v, key);
+}
+
+/* ---- P */
+
+/* The logits were rounded when the products were stored, so that the largest minus itself is 0 whatever its size. */
+TL_INLINE float tl_values_weigh(float *p, int32_t n, float ref)
+{
+    tl_v lane[2] = {tl_v_set(0.f), tl_v_set(0.f)};
+    const tl_v m = tl_v_set(ref);
+    for (int32_t i = 0; i < n; i += TL_PANEL) TL_UNROLL for (int j = 0; j < TL_PARTS; j++)
+        {
+            const tl_v y = tl_v_exp2(tl_v_sub(tl_v_load(p + i + j * TL_LANES), m));
+            tl_v_store(p + i + j * TL_LANES, y);
+            lane[j] = tl_v_add(lane[j], y);
+        }
+    return tl_v_sum(tl_v_add(lane[0], lane[1]));
+}
+
+/* ---- register tiles: R rows by P panels of channels, both constants where they are called; from channel panel c on */
+
+TL_INLINE void tl_value_tile(const int R, const int P, const tl_operands *x, const tl_values *values, const float *p,
+                             int64_t at, int32_t n, int32_t c, float *o)
+{
+    const int vectors = P * TL_PARTS;
+    const int64_t o_stride = x->o_stride, panel = values->stride;
+    const float *v = values->v + c * panel + at * TL_PANEL;
+    o += c * TL_PANEL;
+    tl_v a[TL_MOST_ROWS][TL_MOST_VECTORS];
+    TL_UNROLL for (int i = 0; i < R; i++) TL_UNROLL for (int j = 0; j < vectors; j++)
+        a[i][j] = tl_v_load(o + i * o_stride + j * TL_LANES);
+    TL_UNROLL_4 for (int32_t k = 0; k < n; k++, v += TL_PANEL, p++)
+    {
+        tl_v b[TL_MOST_VECTORS];
+        TL_UNROLL for (int j = 0; j < vectors; j++)
+            b[j] = tl_v_load(v + j / TL_PARTS * panel + j % TL_PARTS * TL_LANES);
+        TL_UNROLL for (int i = 0; i < R; i++)
+        {
+            const tl_v y = tl_v_set(p[i * TL_SCORE_STRIDE]);
+            TL_UNROLL for (int j = 0; j < vectors; j++) a[i][j] = tl_v_fma(y, b[j], a[i][j]);
+        }
+    }
+    TL_UNROLL for (int i = 0; i < R; i++) TL_UNROLL for (int j = 0; j < vectors; j++)
+        tl_v_store(o + i * o_stride + j * TL_LANES, a[i][j]);
+}
+
+TL_INLINE void tl_value_tiles(const int R, const int P, const tl_operands *x, const tl_values *v, const float *p,
+                              int64_t at, int32_t n, int32_t c, int32_t end, float *o)
+{
+    for (; c + P <= end; c += P) tl_value_tile(R, P, x, v, p, at, n, c, o);
+    for (; P > 1 && c < end; c++) tl_value_tile(R, 1, x, v, p, at, n, c, o);
+}
+
+TL_CALL void tl_value_rows(const tl_operands *x, const tl_values *v, int32_t rows, const float *p, int64_t at,
+                           int32_t n, int32_t c, int32_t end, float *o)
+{
+    switch (rows) {
+    case TL_TILE_ROWS: tl_value_tiles(TL_TILE_ROWS, TL_TILE_PANELS, x, v, p, at, n, c, end, o); break;
+    case 4: tl_value_tiles(4, TL_TILE4_PANELS, x, v, p, at, n, c, end, o); break;
+    case 2: tl_value_tiles(2, TL_TILE2_PANELS, x, v, p, at, n, c, end, o); break;
+    default: tl_value_tiles(1, TL_TILE1_PANELS, x, v, p, at, n, c, end, o); break;
+    }
+}
+
+static void tl_values_run(const tl_operands *x, const tl_values *v, int32_t rows, const float *p, int32_t j, int64_t at,
+                          int32_t n, float *o)
+{
+    const int32_t panels = x->o_stride / TL_PANEL;
+    for (tl_piece t = tl_first_piece(TL_TILE_ROWS, rows, panels, TL_TILE_PANELS); t.rows;
+         t = tl_next_piece(TL_TILE_ROWS, rows, panels, TL_TILE_PANELS, t))
+        tl_value_rows(x, v, t.rows, p + t.row * TL_SCORE_STRIDE + j, at, n, t.at, t.at + t.n,
+                      o + (int64_t)t.row * x->o_stride);
+}
+
+TL_INLINE void tl_values_key(const tl_operands *x, const tl_values *v, const float *p, int32_t j, int64_t at, float *o)
+{
+    tl_value_rows(x, v, 1, p + j, at, 1, 0, x->o_stride / TL_PANEL, o);
+}
