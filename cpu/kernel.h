@@ -18,8 +18,11 @@ typedef struct {
     int32_t int8_values;                   /* P V in INT8 */
     int32_t fly;                           /* INT8 keys and values are made by each task, not once per call */
     int32_t task_tokens, task_heads;       /* most query tokens, and query heads of one KV head, of one task */
+    int32_t part_tokens;                   /* tokens of a routing row, at most 128: no task crosses a part's end */
     int32_t one_task;                      /* a KV head of a sequence has one task */
     int64_t unit_keys;                     /* keys packed at once: an INT8 scale covers no more */
+    int32_t seen, mean;                    /* before packing it is found which keys are seen; and their mean */
+    int32_t packs;                         /* the kernel packs keys before the tasks run */
     const tlamp_policy *policy;
 } tl_shape;
 
@@ -34,6 +37,7 @@ typedef struct {
     tl_mask_geometry mask;
     int64_t unit_begin, task_begin; /* of this sequence among those of its wave */
     unsigned char *prepared;        /* what is made once per KV head: heads_k areas, one after another */
+    size_t prepared_bytes;          /* of one such area */
 } tl_sequence;
 
 /* One execution. */
@@ -83,11 +87,5 @@ typedef struct {
     void (*attend)(const tl_call *, const tl_sequence *, const tl_prepared *, const tl_task *, int32_t head,
                    void *scratch, tl_worker_counters *);
 } tl_kernel;
-
-/* What a sequence's rows and keys see beyond geometry: shared by the packers and by the query quantisers (src/survey.c).
- * A key or row that nothing sees must not reach a scale that others share. */
-int tl_key_is_hidden(const tl_call *call, const tl_sequence *seq, int32_t head, int64_t row, int64_t key);
-int tl_key_is_seen(const tl_sequence *seq, const tl_prepared *prepared, int64_t key); /* by any row */
-int tl_row_sees_a_key(const tl_call *call, const tl_sequence *seq, int32_t head, int64_t row);
 
 #endif

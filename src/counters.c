@@ -52,3 +52,20 @@ void tl_count_sequence(const tl_call *call, const tl_sequence *seq, tlamp_counte
             count_row(call, seq, &r, m * block_m, tl_min64((m + 1) * block_m, seq->lq) - 1, counters);
         }
 }
+
+void tl_count_worker(tlamp_counters *n, const tl_worker_counters *w)
+{
+    n->nonfinite_tokens += w->nonfinite_tokens;
+    n->sub_blocks += w->lamp[TL_COUNT_SUB_BLOCKS];
+    n->sub_blocks_recomputed += w->lamp[TL_COUNT_RECOMPUTED];
+    n->sub_blocks_executed += w->lamp[TL_COUNT_EXECUTED];
+    n->forced += w->lamp[TL_COUNT_FORCED];
+    n->stage_one += w->lamp[TL_COUNT_STAGE_ONE];
+    n->stage_two += w->lamp[TL_COUNT_STAGE_TWO];
+    n->saturated_logits += w->lamp[TL_COUNT_SATURATED];
+    for (int i = 0; i < 33; i++) {
+        n->histogram[i] += w->lamp[TL_COUNT_HISTOGRAM + i];
+        n->tiles_recomputed[i < 2 ? i : 2] += w->lamp[TL_COUNT_HISTOGRAM + i];
+    }
+    n->largest_logit = tl_max(w->largest_logit, n->largest_logit);
+}

@@ -1,10 +1,13 @@
-/* The counts of tlamp_counters that follow from geometry and routing words alone. */
+/* The counts of tlamp_counters. */
 #ifndef TL_COUNTERS_H
 #define TL_COUNTERS_H
 
 #include "kernel.h"
 
-/* Adds one sequence's groups, tiles and cells. */
+/* Adds one sequence's groups, tiles and cells, which follow from geometry and routing words alone. */
 void tl_count_sequence(const tl_call *call, const tl_sequence *seq, tlamp_counters *counters);
+
+/* Adds what one worker's kernels counted. */
+void tl_count_worker(tlamp_counters *counters, const tl_worker_counters *worker);
 
 #endif

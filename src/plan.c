@@ -8,6 +8,7 @@
 #include "status.h"
 #include "team.h"
 #include "validate.h"
+#include "work.h"
 
 /* A task is at most this many rows: Q, scores and O of a task stay in a core's second-level cache. */
 enum { MOST_TASK_TOKENS = 128 };
@@ -26,49 +27,25 @@ static tl_shape make_shape(const tlamp_problem *p, const tl_kernel *kernel)
     s.int8_values = policy->pv == TLAMP_PV_INT8;
     s.fly = policy->quantise == TLAMP_QUANTISE_FLY;
     /* Tokens: a part of one routing row. block_m divides 128 or is a multiple of it, so no task crosses a row's end. */
-    s.task_tokens = policy->block_m < MOST_TASK_TOKENS ? policy->block_m : MOST_TASK_TOKENS;
-    const int64_t tokens = tl_clamp64(p->max_seqlen_q, 1, s.task_tokens);
+    s.part_tokens = policy->block_m < MOST_TASK_TOKENS ? policy->block_m : MOST_TASK_TOKENS;
+    const int64_t tokens = tl_clamp64(p->max_seqlen_q, 1, s.part_tokens);
     s.task_tokens = (int32_t)tokens;
     s.task_heads = lamp ? 1 : (int32_t)tl_clamp64(kernel->max_rows / tokens, 1, tl_max64(s.group_heads, 1));
     s.one_task = p->max_seqlen_q <= s.task_tokens && s.task_heads >= s.group_heads;
     s.policy = policy;
     const int64_t keys = tl_round_up(tl_max64(p->max_seqlen_k, 1), 64);
     s.unit_keys = s.int8 || s.int8_values ? tl_min64(policy->quant_block_k, keys) : 64;
+    s.seen = (s.int8 || s.int8_values) && (p->has_bool_mask || p->has_bias);
+    s.mean = (s.int8 || s.int8_values) && policy->smooth_k;
+    s.packs = kernel->packed_bytes(&s, 1) > 0;
     return s;
-}
-
-int tl_needs_survey(const tlamp_plan *plan)
-{
-    const int int8 = plan->shape.int8 || plan->shape.int8_values;
-    return int8 && (plan->policy.smooth_k || plan->problem.has_bool_mask || plan->problem.has_bias);
-}
-
-int tl_needs_pack(const tlamp_plan *plan) { return plan->kernel->packed_bytes(&plan->shape, 1) > 0; }
-
-int64_t tl_units(const tlamp_plan *plan, int64_t lk)
-{
-    return tl_needs_survey(plan) || tl_needs_pack(plan) ? tl_ceil_div(lk, plan->shape.unit_keys) : 0;
-}
-
-tl_prepared tl_lay_out_prepared(const tlamp_plan *plan, int64_t lk, tl_arena *arena)
-{
-    const int survey = tl_needs_survey(plan), mean = survey && plan->policy.smooth_k;
-    const int64_t units = tl_units(plan, lk), d = plan->shape.head_dim_qk;
-    tl_prepared p = {NULL, NULL, NULL, NULL, NULL};
-    if (survey && (plan->problem.has_bool_mask || plan->problem.has_bias)) p.seen = tl_take(arena, lk);
-    if (mean) {
-        p.mean = tl_take(arena, d * 4);
-        p.unit_sums = tl_take_array(arena, units * d, 4);
-        p.unit_counts = tl_take_array(arena, units, 8);
-    }
-    p.packed = tl_take(arena, (int64_t)plan->kernel->packed_bytes(&plan->shape, lk));
-    return p;
 }
 
 size_t tl_prepared_size(const tlamp_plan *plan, int64_t lk)
 {
     tl_arena a = {NULL, 0};
-    (void)tl_lay_out_prepared(plan, lk, &a);
+    (void)tl_lay_out_prepared(&plan->shape, lk, &a);
+    (void)tl_take(&a, (int64_t)plan->kernel->packed_bytes(&plan->shape, lk));
     return tl_mul_size(a.used, (size_t)plan->shape.heads_k);
 }
 

@@ -17,14 +17,8 @@ struct tlamp_plan {
     int32_t allocated;
 };
 
-/* What tl_prepared points at for one KV head of a sequence of lk keys. */
-tl_prepared tl_lay_out_prepared(const tlamp_plan *plan, int64_t lk, tl_arena *arena);
-/* The same in bytes for all KV heads. */
+/* Bytes of what is prepared of a sequence of lk keys, all KV heads. */
 size_t tl_prepared_size(const tlamp_plan *plan, int64_t lk);
-/* Units of unit_keys that must be surveyed and packed before a sequence's tasks run; 0 where nothing is made. */
-int64_t tl_units(const tlamp_plan *plan, int64_t lk);
-int tl_needs_survey(const tlamp_plan *plan);
-int tl_needs_pack(const tlamp_plan *plan);
 
 /* The caller's allocator, or malloc. */
 tlamp_allocator tl_allocator(const tlamp_allocator *given);

@@ -32,7 +32,6 @@
 #ifndef TL_CPU_SIMD_OPERANDS_H
 #define TL_CPU_SIMD_OPERANDS_H
 
-#include <math.h>
 #include <string.h>
 
 #include "simd/rows.h"

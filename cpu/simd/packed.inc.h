@@ -410,7 +410,7 @@ static void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[TL_
         if (!call->lse) continue;
         const tlamp_lse_strides *s = &call->lse_stride;
         call->lse[c->seq->batch * s->batch + head * s->head + (c->seq->q_start + token) * s->seq] =
-            empty ? -TL_INF : (m[r] + log2f(l[r])) * TL_LN2;
+            empty ? -TL_INF : (m[r] + tl_log2(l[r])) * TL_LN2;
     }
 }
 

@@ -3,12 +3,11 @@
 #ifndef TL_CPU_SIMD_ROWS_H
 #define TL_CPU_SIMD_ROWS_H
 
-#include <math.h>
-
 #include "core/online_softmax.h"
 #include "core/quantize.h"
 #include "core/task.h"
 #include "kernel.h"
+#include "survey.h"
 #include "workspace.h"
 
 /* The task of one call to attend: the part of a tl_ctx that no vocabulary needs to define. */
@@ -264,7 +263,7 @@ TL_SHARED void tl_store_output(const tl_cpu *c, int32_t row, const float *o, flo
 /* m: the reference in log2 units. */
 TL_INLINE void tl_store_row(const tl_cpu *c, int32_t row, const float *o, float m, float l)
 {
-    tl_store_output(c, row, o, l, (m + log2f(l)) * TL_LN2);
+    tl_store_output(c, row, o, l, (m + tl_log2(l)) * TL_LN2);
 }
 
 #endif

@@ -1,7 +1,8 @@
 /* The scalar vocabulary: plain C with loops over LANES neighbouring keys or channels, which compilers turn into vectors.
  * K tiles lie in panels of LANES keys, [d][LANES]; high panels are made on arrival from the caller's tensor, INT8 panels
  * once per call by tl_pack, or on arrival when the policy quantises on the fly.
- * An instantiation says TL_STATE_F16 (core/tile_loop.inc.h) and TL_PV_INT8 (P V from u8 P and INT8 V) before including it. */
+ * An instantiation says TL_STATE_F16 (core/tile_loop.inc.h) and TL_PV_INT8 (P V from u8 P and INT8 V) before including it,
+ * and TL_ROW_BLOCKS where its tasks are small. */
 #ifndef TL_CPU_SIMD_SCALAR_H
 #define TL_CPU_SIMD_SCALAR_H
 
@@ -12,7 +13,9 @@
 enum { LANES = 16 };
 
 #define TL_ROWS 8
+#ifndef TL_ROW_BLOCKS
 #define TL_ROW_BLOCKS 64
+#endif
 #define TL_SPAN_MAX (TL_STATE_F16 ? 1 : 4)
 #define TL_SPAN_MIXED 1
 #define TL_LAMP 0

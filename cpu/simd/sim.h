@@ -12,7 +12,9 @@
 #include "simd/rows.h"
 
 #define TL_ROWS TL_LAMP_ROWS
+#ifndef TL_ROW_BLOCKS
 #define TL_ROW_BLOCKS 128 /* b_q may be 1 */
+#endif
 #define TL_SPAN_MAX 1
 #define TL_SPAN_MIXED 0
 #define TL_LAZY 0.f
@@ -334,7 +336,6 @@ TL_INLINE void tl_recur_keys(const tl_ctx *x, int32_t rb, int32_t key, int32_t k
 }
 
 /* One function per format: each is compiled for its constants. */
-typedef void tl_recur_fn(const tl_ctx *x, int32_t rb, int32_t key, int32_t keys, float *y);
 static void tl_recur_low_sim(const tl_ctx *x, int32_t rb, int32_t key, int32_t keys, float *y)
 {
     tl_recur_keys(x, rb, key, keys, TL_LEVEL_LOW, 0, y);
@@ -354,6 +355,20 @@ static void tl_recur_high_hw(const tl_ctx *x, int32_t rb, int32_t key, int32_t k
 static void tl_recur_f32(const tl_ctx *x, int32_t rb, int32_t key, int32_t keys, float *y)
 {
     tl_recur_keys(x, rb, key, keys, TL_LEVEL_F32, 0, y);
+}
+
+TL_INLINE void tl_recur_sub(const tl_ctx *x, int32_t rb, int32_t key, int32_t keys, int32_t level, float *y)
+{
+    if (level == TL_LEVEL_F32)
+        tl_recur_f32(x, rb, key, keys, y);
+    else if (level == TL_LEVEL_HIGH && x->hw)
+        tl_recur_high_hw(x, rb, key, keys, y);
+    else if (level == TL_LEVEL_HIGH)
+        tl_recur_high_sim(x, rb, key, keys, y);
+    else if (x->hw)
+        tl_recur_low_hw(x, rb, key, keys, y);
+    else
+        tl_recur_low_sim(x, rb, key, keys, y);
 }
 
 /* Softcap, ALiBi and bias, the limit of core/online_softmax.h, and the rounding after them. */
@@ -423,15 +438,13 @@ TL_INLINE void tl_look_at_logits(tl_ctx *x, int32_t sub, int32_t key, int32_t le
 
 static void tl_sub_logits(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, int32_t sub, int32_t level)
 {
-    static tl_recur_fn *const recur[2][3] = {{tl_recur_low_sim, tl_recur_high_sim, tl_recur_f32},
-                                             {tl_recur_low_hw, tl_recur_high_hw, tl_recur_f32}};
     const int32_t first = tl_sub_first(x, sub), end = tl_sub_end(x, sub);
     float *y = s->s + (int64_t)first * x->pad;
     if (x->stochastic && level != TL_LEVEL_F32)
         for (int32_t key = first; key < end; key++)
             tl_recur_stochastic(x, rb, key, level, s->s + (int64_t)key * x->pad);
     else
-        recur[x->hw][level](x, rb, first, end - first, y);
+        tl_recur_sub(x, rb, first, end - first, level, y);
     x->saturated[sub] = 0;
     x->largest[sub] = 0.f;
     for (int32_t key = first; key < end; key++) {
@@ -674,7 +687,7 @@ static void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[TL_
     for (int32_t r = 0; r < tl_rows_here(x, rb); r++) {
         const float *o = acc->o + (int64_t)rb * x->dv * x->pad + r;
         for (int32_t c = 0; c < x->dv; c++) x->row[c] = o[(int64_t)c * x->pad];
-        tl_store_output(&x->cpu, rb * x->b_q + r, x->row, l[r], m[r] + log2f(l[r]) * TL_LN2);
+        tl_store_output(&x->cpu, rb * x->b_q + r, x->row, l[r], m[r] + tl_log2(l[r]) * TL_LN2);
     }
 }
 

@@ -70,12 +70,13 @@ TL_INLINE int32_t tl_block_rows(const tl_task *t, int32_t rb, int32_t size)
     return left < size ? left : size;
 }
 
-/* The span that ends just below key tile `end`; count 0: none left. */
+/* The span that ends just below key tile `end`; count 0: none left. Spans begin at multiples of TL_SPAN_MAX tiles (or at the
+ * first tile), so that a row's sums are the same whatever rows are in its task. */
 TL_INLINE tl_span tl_span_below(const tl_task *t, int32_t end)
 {
     tl_span s = {end, 0, 0, 0};
     const int32_t low = tl_tile_low(t);
-    while (s.count < TL_SPAN_MAX && s.first > low) {
+    while (s.first > low && (!s.count || s.first % TL_SPAN_MAX)) {
         const int32_t bit = tl_route(t, s.first - 1);
         if (!TL_SPAN_MIXED && s.count && bit != (s.route & 1)) break;
         s.route = s.route << 1 | bit;

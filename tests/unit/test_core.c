@@ -147,6 +147,31 @@ Test(exp2, is_near_for_any_number)
     }
 }
 
+Test(log2, error_is_below_the_bound)
+{
+    double worst = 0;
+    for (double x = 0x1p-149; x < 0x1p127; x *= 1.0003) {
+        const float at = (float)x;
+        const double want = log2((double)at);
+        worst = fmax(worst, want == 0 ? fabs((double)tl_log2(at)) : fabs((double)tl_log2(at) / want - 1));
+    }
+    for (int32_t i = -100000; i <= 100000; i++) { /* near 1 the logarithm is small, and must be as exact */
+        const float at = 1.f + (float)i * 0x1p-20f;
+        const double want = log2((double)at);
+        if (i) worst = fmax(worst, fabs((double)tl_log2(at) / want - 1));
+    }
+    cr_assert(worst < 0x1p-21, "relative error %g", worst);
+}
+
+Test(log2, special_values)
+{
+    for (int e = -149; e <= 127; e++)
+        cr_assert(tl_log2(ldexpf(1, e)) == (float)e, "log2(2^%d) is %g", e, (double)tl_log2(ldexpf(1, e)));
+    cr_assert(tl_log2(0.f) == -INFINITY && tl_log2(-0.f) == -INFINITY && tl_log2(INFINITY) == INFINITY);
+    cr_assert(isnan(tl_log2(NAN)));
+    cr_assert(fabs((double)tl_log2(FLT_MAX) - 128) < 1e-4);
+}
+
 Test(tanh, error_is_below_the_bound)
 {
     double worst = 0;
