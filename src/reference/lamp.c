@@ -560,7 +560,7 @@ static void store(const warp *w, const tl_ref_lamp_outputs *out)
         for (int32_t c = 0; out->o && c < p->head_dim_v; c++)
             out->o[(r * p->num_heads_q + w->head) * p->head_dim_v + c] = omega == 0.f ? 0.f : o[c] / omega;
         if (out->lse)
-            out->lse[w->head * w->ref->rows + r] = omega == 0.f ? -HUGE_VALF : w->mu[row] + log2f(omega) * TL_LN2;
+            out->lse[w->head * w->ref->rows + r] = omega == 0.f ? -HUGE_VALF : w->mu[row] + tl_log2(omega) * TL_LN2;
     }
 }
 

@@ -41,7 +41,7 @@
  *   sum again; omega = alpha + sum; mu = muhat
  *   O[c] = O[c] * lambda; then O[c] = fma(E_i, V_i[c], O[c]) for rising keys the row sees. (A fast path may add keys the row
  *     does not see, with E = 0, where V is finite: that can change the sign of a zero, which compares equal.)
- * At the end O[c] / omega and LSE = mu + log2f(omega) * TL_LN2; 0 and -Inf where omega = 0.
+ * At the end O[c] / omega and LSE = mu + tl_log2(omega) * TL_LN2; 0 and -Inf where omega = 0.
  *
  * Baselines decide nothing: LOW and MID take every logit and exponential low or high, F32 neither rounds; muhat = max(mu, max
  * Y) of their own logits. They ignore routing words.

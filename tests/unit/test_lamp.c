@@ -670,7 +670,7 @@ static outcome run_lanes(const fixture *f)
                 const int64_t row = x->first_row + j;
                 for (int32_t c = 0; c < dv; c++)
                     r.o[(row * hq + x->head) * dv + c] = x->omega[j] == 0.f ? 0.f : x->o[c][j] / x->omega[j];
-                r.lse[x->head * lq + row] = x->omega[j] == 0.f ? -INFINITY : x->mu[j] + log2f(x->omega[j]) * TL_LN2;
+                r.lse[x->head * lq + row] = x->omega[j] == 0.f ? -INFINITY : x->mu[j] + tl_log2(x->omega[j]) * TL_LN2;
             }
         }
     r.n = x->n;
