@@ -526,10 +526,13 @@ TLAMP_API const char *tlamp_layout_name(tlamp_layout_kind kind);
  *   weights                [num_heads_q, R, max_seqlen_k]   hidden keys: 0
  * o_bound and lse_bound: the largest error the problem's policy may make on that element (ALGORITHMS C1, C2), +Inf where
  * nothing is promised (f32 could overflow, say), NaN where the reference is NaN or infinite (there the pattern must agree),
- * and 0 for an empty row. Rows that no sequence owns are left untouched. tensors.o is not needed. */
+ * and 0 for an empty row. Rows that no sequence owns are left untouched. tensors.o is not needed.
+ * row_step: 0 or 1 computes every row; n > 1 a sample, the rows r of head h with (r + h) % n == 0: the entries of the other
+ * rows are left untouched. What a row's result and bounds depend on stays as it is, so they are the same bits. */
 typedef struct tlamp_reference_outputs {
     size_t struct_size;
     double *o, *lse, *weights, *abs_pv, *o_bound, *lse_bound;
+    int64_t row_step;
 } tlamp_reference_outputs;
 
 /* Slow and serial unless exec says otherwise; host memory only. */

@@ -320,6 +320,7 @@ static void row_task(void *context, int64_t index, int32_t worker)
     scratch *s = &call->scratch[worker];
     const int64_t r = index % call->ref.rows;
     const int32_t head = (int32_t)(index / call->ref.rows);
+    if (call->out.row_step > 1 && (r + head) % call->out.row_step != 0) return;
 
     tl_ref_row row = {.ref = &call->ref,
                       .head = head,
@@ -399,6 +400,8 @@ tlamp_status tlamp_reference(const tlamp_problem *problem, const tlamp_tensors *
     if (!status) status = tl_validate_exec(&team, exec, err);
     if (!status && !outputs) status = tl_fail(err, TLAMP_INVALID_ARGUMENT, "outputs", "is NULL");
     if (!status) status = tl_take_struct(&call.out, sizeof call.out, outputs, "tlamp_reference_outputs", err);
+    if (!status && call.out.row_step < 0)
+        status = tl_fail(err, TLAMP_INVALID_ARGUMENT, "row_step", "is negative");
     if (!status) status = check_readable(&ref->problem, &ref->tensors, &team, err);
     if (status) return status;
 

@@ -345,7 +345,7 @@ static ratio compare(attention *a)
     double *o = malloc((size_t)n * 2 * sizeof *o), *lse = malloc((size_t)rows * 2 * sizeof *lse);
     cr_assert(o && lse);
     double *o_bound = o + n, *lse_bound = lse + rows;
-    const tlamp_reference_outputs out = {sizeof out, o, lse, NULL, NULL, o_bound, lse_bound};
+    const tlamp_reference_outputs out = {sizeof out, o, lse, NULL, NULL, o_bound, lse_bound, 0};
     cr_assert_eq(tlamp_reference(&a->p, &a->t, &out, NULL, &err), TLAMP_OK, "%s: %s", err.field, err.text);
     ratio r = {0, 0, 0};
     double errors = 0, bounds = 0;
@@ -445,7 +445,7 @@ Test(bound, smoothing)
         (void)compare(&a);
         double *b = malloc(70 * 16 * sizeof *b);
         cr_assert(b);
-        const tlamp_reference_outputs out = {sizeof out, NULL, NULL, NULL, NULL, b, NULL};
+        const tlamp_reference_outputs out = {sizeof out, NULL, NULL, NULL, NULL, b, NULL, 0};
         cr_assert_eq(tlamp_reference(&a.p, &a.t, &out, NULL, NULL), TLAMP_OK);
         mean[smooth] = 0;
         for (int i = 0; i < 70 * 16; i++) mean[smooth] += b[i];
@@ -470,7 +470,7 @@ Test(bound, hidden_elements_do_not_matter)
             a.k[16 * 5 + c] = c % 2 ? NAN : 3e38f;
             a.q[16 * 2 + c] = c % 2 ? 1e30f : INFINITY;
         }
-        const tlamp_reference_outputs out = {sizeof out, NULL, NULL, NULL, NULL, bounds[bad], NULL};
+        const tlamp_reference_outputs out = {sizeof out, NULL, NULL, NULL, NULL, bounds[bad], NULL, 0};
         a.p.policy = &a.policy;
         cr_assert_eq(tlamp_reference(&a.p, &a.t, &out, NULL, NULL), TLAMP_OK);
         drop(&a);
@@ -489,7 +489,7 @@ Test(bound, routing)
         a.policy.kind = how == 0 ? TLAMP_POLICY_HIGH : how == 1 ? TLAMP_POLICY_ROUTED : TLAMP_POLICY_INT8;
         a.policy.block_m = 16;
         for (int m = 0; m < 4; m++) a.words[m] = m == 1 ? 0xf : 0;
-        const tlamp_reference_outputs out = {sizeof out, NULL, NULL, NULL, NULL, bounds[how], NULL};
+        const tlamp_reference_outputs out = {sizeof out, NULL, NULL, NULL, NULL, bounds[how], NULL, 0};
         a.p.policy = &a.policy;
         cr_assert_eq(tlamp_reference(&a.p, &a.t, &out, NULL, NULL), TLAMP_OK);
         drop(&a);
@@ -513,7 +513,7 @@ Test(bound, codes_of_the_callers)
     for (int i = 0; i < 200 * 64; i++) a.k[i] = (float)(.02 * (codes[1][i] + .9 * (uniform() - .5)));
     for (int how = 0; how < 3; how++) { /* nothing given, K given, both given */
         double bounds[100];
-        const tlamp_reference_outputs out = {sizeof out, NULL, NULL, NULL, NULL, bounds, NULL};
+        const tlamp_reference_outputs out = {sizeof out, NULL, NULL, NULL, NULL, bounds, NULL, 0};
         a.policy.kind = TLAMP_POLICY_INT8;
         a.p.policy = &a.policy;
         a.p.q_dtype = how == 2 ? TLAMP_INT8 : TLAMP_F32;
@@ -539,7 +539,7 @@ Test(bound, packed_sequences)
     attention a = make(hq, hk, 90, 200, 16, 3);
     double *packed = malloc(90 * (size_t)hq * 3 * sizeof *packed), *alone = malloc(90 * (size_t)hq * 3 * sizeof *alone);
     cr_assert(packed && alone);
-    tlamp_reference_outputs out = {sizeof out, NULL, NULL, NULL, NULL, packed, NULL};
+    tlamp_reference_outputs out = {sizeof out, NULL, NULL, NULL, NULL, packed, NULL, 0};
     a.policy.kind = TLAMP_POLICY_ROUTED;
     a.policy.block_m = 16; /* 4 and 3 routing rows */
     a.policy.smooth_k = 1;
@@ -576,7 +576,7 @@ Test(bound, output_types)
 {
     attention a = make(1, 1, 1, 1, 1, 1);
     double bound;
-    const tlamp_reference_outputs out = {sizeof out, NULL, NULL, NULL, NULL, &bound, NULL};
+    const tlamp_reference_outputs out = {sizeof out, NULL, NULL, NULL, NULL, &bound, NULL, 0};
     a.v[0] = 65504;
     a.p.o_dtype = TLAMP_F16;
     cr_assert_eq(tlamp_reference(&a.p, &a.t, &out, NULL, NULL), TLAMP_OK);

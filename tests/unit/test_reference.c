@@ -3,6 +3,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,7 +62,7 @@ static fixture make(int64_t batch, int32_t hq, int32_t hk, int64_t lq, int64_t l
     f.lse = doubles(rows);
     f.lse_bound = doubles(rows);
     f.weights = doubles(rows * (size_t)lk);
-    f.out = (tlamp_reference_outputs){sizeof f.out, f.o, f.lse, f.weights, f.abs_pv, f.o_bound, f.lse_bound};
+    f.out = (tlamp_reference_outputs){sizeof f.out, f.o, f.lse, f.weights, f.abs_pv, f.o_bound, f.lse_bound, 0};
     return f;
 }
 
@@ -724,7 +725,7 @@ static void random_problem(uint64_t seed)
     const tlamp_exec exec = on_threads(3);
     const size_t n = (size_t)(rows * hq);
     double *o = doubles(n * (size_t)p->head_dim_v), *o_bound = doubles(n * (size_t)p->head_dim_v), *lse = doubles(n);
-    const tlamp_reference_outputs out = {sizeof out, o, lse, NULL, NULL, o_bound, NULL};
+    const tlamp_reference_outputs out = {sizeof out, o, lse, NULL, NULL, o_bound, NULL, 0};
     cr_assert_eq(tlamp_reference(p, &f.t, &out, &exec, NULL), TLAMP_OK);
     cr_assert_eq(memcmp(o, f.o, n * (size_t)p->head_dim_v * sizeof *o), 0);
     cr_assert_eq(memcmp(o_bound, f.o_bound, n * (size_t)p->head_dim_v * sizeof *o), 0);
@@ -803,7 +804,7 @@ Test(reference, codes_of_the_callers)
         }
         run(&f);
         double *o = doubles(TOKENS * HQ * W);
-        const tlamp_reference_outputs out = {sizeof out, o, NULL, NULL, NULL, NULL, NULL};
+        const tlamp_reference_outputs out = {sizeof out, o, NULL, NULL, NULL, NULL, NULL, 0};
         f.p.q_dtype = f.p.k_dtype = f.p.v_dtype = TLAMP_INT8;
         f.t.q = codes[0];
         f.t.k = codes[1];
@@ -816,6 +817,44 @@ Test(reference, codes_of_the_callers)
         free(o);
         drop(&f);
     }
+}
+
+/* A sample holds the bits of the whole, and nothing else is written. */
+Test(reference, row_step)
+{
+    enum { L = 150, H = 4, W = 8, STEP = 7 };
+    fixture all = make(2, H, 2, L, L, W, W);
+    tlamp_policy policy;
+    tlamp_policy_init(&policy, sizeof policy);
+    policy.kind = TLAMP_POLICY_INT8;
+    policy.smooth_k = 1;
+    all.p.policy = &policy;
+    all.p.mask = TLAMP_MASK_CAUSAL;
+    for (int i = 0; i < 2 * L * H * W; i++) all.q[i] = (float)uniform();
+    for (int i = 0; i < 2 * L * 2 * W; i++) all.k[i] = (float)uniform(), all.v[i] = (float)uniform();
+    fixture some = make(2, H, 2, L, L, W, W);
+    run(&all);
+    some.p = all.p;
+    some.t = all.t;
+    some.out.row_step = STEP;
+    run(&some);
+    for (int64_t r = 0; r < 2 * L; r++)
+        for (int64_t h = 0; h < H; h++) {
+            const bool sampled = (r + h) % STEP == 0;
+            const int64_t at = (r * H + h) * W, lse = h * 2 * L + r;
+            for (int64_t c = at; c < at + W; c++) {
+                SAME(some.o[c], sampled ? all.o[c] : -7777);
+                SAME(some.abs_pv[c], sampled ? all.abs_pv[c] : -7777);
+                SAME(some.o_bound[c], sampled ? all.o_bound[c] : -7777);
+            }
+            SAME(some.lse[lse], sampled ? all.lse[lse] : -7777);
+            SAME(some.lse_bound[lse], sampled ? all.lse_bound[lse] : -7777);
+            SAME(some.weights[lse * L], sampled ? all.weights[lse * L] : -7777);
+        }
+    some.out.row_step = -1;
+    cr_assert_eq(tlamp_reference(&some.p, &some.t, &some.out, NULL, NULL), TLAMP_INVALID_ARGUMENT);
+    drop(&all);
+    drop(&some);
 }
 
 Test(reference, what_it_does_not_do)
