@@ -1,67 +1,26 @@
 /* `tilelamp bench`: measures speed. */
-#define _GNU_SOURCE /* argp, clock_gettime */
+#define _GNU_SOURCE /* argp */
 #include "bench.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-/* ------------------------------------------------------------------------------------------------ samples */
+#include "pin.h"
 
-int bench_rounds(const bench_options *o) { return o->quick ? 5 : BENCH_MAX_ROUNDS; }
+/* ------------------------------------------------------------------------------------------------ how much */
+
+int bench_rounds(const bench_options *o) { return o->quick ? 5 : 15; }
 
 int bench_threads(const bench_options *o, const machine *m)
 {
 #ifdef _OPENMP
-    return o->common.threads ? (int)o->common.threads : (int)m->threads;
+    const int most = pin_available() < m->threads ? pin_available() : (int)m->threads;
+    return o->common.threads ? (int)o->common.threads : most;
 #else
     (void)o;
     (void)m;
     return 1;
 #endif
-}
-
-void samples_add(samples *s, double seconds) { s->seconds[s->count++] = seconds; }
-
-static int compare_doubles(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int count)
-{
-    qsort(values, (size_t)count, sizeof *values, compare_doubles);
-    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
-}
-
-double samples_min(const samples *s)
-{
-    double least = s->seconds[0];
-    for (int i = 1; i < s->count; i++) least = s->seconds[i] < least ? s->seconds[i] : least;
-    return least;
-}
-
-double samples_median(const samples *s)
-{
-    samples copy = *s;
-    return median(copy.seconds, copy.count);
-}
-
-double samples_median_ratio(const samples *a, const samples *b)
-{
-    samples ratio = *a;
-    for (int i = 0; i < a->count; i++) ratio.seconds[i] = b->seconds[i] / a->seconds[i];
-    return median(ratio.seconds, ratio.count);
-}
-
-double bench_now(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* ------------------------------------------------------------------------------------------------ JSON */
@@ -70,6 +29,12 @@ json_t *bench_machine_json(const machine *m)
 {
     return json_pack("{s:s, s:s, s:I, s:s, s:s}", "processor", m->processor, "features", m->features, "threads",
                      (json_int_t)m->threads, "isa", tlamp_isa(), "compiler", machine_compiler());
+}
+
+void bench_print_machine(const machine *m)
+{
+    printf("machine  %s, %ld threads\n", m->processor, m->threads);
+    printf("built    tilelamp %s with %s\n", tlamp_version_string(), machine_compiler());
 }
 
 json_t *bench_result_json(const char *shape, const char *mode, const char *kernel, int threads, const samples *s,
@@ -88,13 +53,20 @@ json_t *bench_result_json(const char *shape, const char *mode, const char *kerne
 static const struct benchmark {
     const char *name;
     int (*run)(const bench_options *o, fault *f);
+    bool has_shapes, has_peers;
 } benchmarks[] = {
-    {"peak", bench_peak}, {"lamp", bench_lamp}, {"prefill", NULL}, {"decode", NULL}, {"quant", NULL}, {"tune", NULL},
+    {"prefill", bench_prefill, true, true}, {"decode", bench_decode, true, true}, {"quant", bench_quant, true, false},
+    {"lamp", bench_lamp, false, false},     {"peak", bench_peak, false, false},   {"tune", NULL, false, false},
 };
-enum { NUM_BENCHMARKS = sizeof benchmarks / sizeof benchmarks[0], KEY_QUICK = 0x4000 };
+enum { NUM_BENCHMARKS = sizeof benchmarks / sizeof benchmarks[0], KEY_QUICK = 0x4000, KEY_SHAPES, KEY_PEERS };
 
 static const struct argp_option bench_arguments[] = {
-    {"quick", KEY_QUICK, NULL, 0, "Fewer rounds", 10},
+    {"quick", KEY_QUICK, NULL, 0, "Fewer and smaller shapes, fewer rounds: less than 40 seconds", 10},
+    {"shapes", KEY_SHAPES, "FILE", 0, "Measure the shapes of FILE (bench/shapes has examples)", 10},
+    {"peers", KEY_PEERS, "LIST", OPTION_ARG_OPTIONAL,
+     "Measure other libraries too, in turns with this one: those of LIST (default: build/peers.txt, which `./dev bench "
+     "--peers` writes)",
+     10},
     {NULL, 0, NULL, 0, NULL, 0},
 };
 
@@ -104,6 +76,8 @@ static error_t parse_bench(int key, char *value, struct argp_state *state)
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case KEY_QUICK: o->quick = true; return 0;
+    case KEY_SHAPES: o->shapes = value; return 0;
+    case KEY_PEERS: o->peers = value ? value : "build/peers.txt"; return 0;
     case ARGP_KEY_ARG:
         if (o->what) return cli_wrong(&o->common, "'%.40s' and '%.40s': bench one thing at a time", o->what, value);
         o->what = value;
@@ -116,11 +90,18 @@ static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {NULL, 
 static const struct argp bench_argp = {
     bench_arguments,
     parse_bench,
-    "peak|lamp",
-    "Measures speed; what is compared is timed in turns. peak: what this machine can do at most, in FMA, in INT8 "
-    "products "
-    "and in reading memory. lamp: simulated products per second of LampAttention's formats, against the FMA rate.\v"
-    "Example: tilelamp bench lamp --quick",
+    "[prefill|decode|quant|lamp|peak]",
+    "Measures speed. Every result is checked first; what is compared is timed in turns.\n\n"
+    "prefill (the default): whole attentions, against the rate that this machine's peaks allow. decode: few rows "
+    "against "
+    "many keys, against the time of reading K and V. quant: packing and quantising K and V, against copying them. "
+    "lamp: "
+    "simulated products per second of LampAttention's formats, against the FMA rate. peak: what this machine can do at "
+    "most.\v"
+    "A file of shapes has problem strings in the first column and, indented below them, policy strings.\n\n"
+    "Examples:\n"
+    "  tilelamp bench --quick\n"
+    "  tilelamp bench decode --threads 2 --json\n",
     children,
     NULL,
     NULL,
@@ -130,12 +111,15 @@ static int run_benchmark(const bench_options *o, fault *f)
 {
     const char *what = o->what ? o->what : "prefill";
     for (int i = 0; i < NUM_BENCHMARKS; i++) {
-        if (strcmp(benchmarks[i].name, what) != 0) continue;
-        if (benchmarks[i].run) return benchmarks[i].run(o, f);
-        return fault_set(f, UNAVAILABLE,
-                         "bench %s is not in this version: compare measures too, bench peak and lamp work", what);
+        const struct benchmark *b = &benchmarks[i];
+        if (strcmp(b->name, what) != 0) continue;
+        if (!b->run) return fault_set(f, UNAVAILABLE, "bench %s is not in this version: the others work", what);
+        if (o->shapes && !b->has_shapes)
+            return fault_set(f, BAD_INPUT, "bench %s has no shapes: leave --shapes out", what);
+        if (o->peers && !b->has_peers) return fault_set(f, BAD_INPUT, "bench %s has no peers: leave --peers out", what);
+        return b->run(o, f);
     }
-    return fault_set(f, BAD_INPUT, "'%.40s' is nothing to bench: write peak or lamp", what);
+    return fault_set(f, BAD_INPUT, "'%.40s' is nothing to bench: write prefill, decode, quant, lamp or peak", what);
 }
 
 int command_bench(int argc, char **argv, fault *f)

@@ -4,43 +4,46 @@
 
 #include "cli.h"
 #include "machine.h"
+#include "peak.h"
+#include "samples.h"
 
 typedef struct bench_options {
     common_options common; /* first: cli_parse */
     const char *what;      /* peak, lamp, ...; NULL: none was named */
+    const char *shapes;    /* a file; NULL: the shapes that are built in */
+    const char *peers;     /* the list of peers; NULL: none */
     bool quick;
 } bench_options;
 
 int bench_peak(const bench_options *o, fault *f);
 int bench_lamp(const bench_options *o, fault *f);
+int bench_prefill(const bench_options *o, fault *f);
+int bench_decode(const bench_options *o, fault *f);
+int bench_quant(const bench_options *o, fault *f);
 
-/* Rounds: everything that is compared is timed once in each of them, so that a machine that speeds up or slows down does so
- * for all. */
-enum { BENCH_MAX_ROUNDS = 15 };
+/* Rounds of loops and of simulated formats. */
 int bench_rounds(const bench_options *o);
 
 /* Threads of a run on all of them. */
 int bench_threads(const bench_options *o, const machine *m);
 
-/* Seconds of each round. */
-typedef struct samples {
-    int count;
-    double seconds[BENCH_MAX_ROUNDS];
-} samples;
-void samples_add(samples *s, double seconds);
-double samples_min(const samples *s);
-double samples_median(const samples *s);
-
-/* Of a thing done in a against one done in b, round by round: the median of b / a. */
-double samples_median_ratio(const samples *a, const samples *b);
-
-double bench_now(void);
-
 /* {"processor", "features", "threads", "isa", "compiler"} */
 json_t *bench_machine_json(const machine *m);
+void bench_print_machine(const machine *m);
 
 /* The fields that every result has. rate: in 1e9 per second, at the median. */
 json_t *bench_result_json(const char *shape, const char *mode, const char *kernel, int threads, const samples *s,
                           double rate, double roofline_fraction);
+
+/* The machine's peaks on so many threads: what a bound is made of. */
+typedef struct bench_peaks {
+    double rate[NUM_PEAKS]; /* in peak_units, at the best round; NaN: no loop */
+    const char *loop[NUM_PEAKS];
+} bench_peaks;
+enum { BENCH_PEAK_ROUNDS = 5 }; /* as many steps of the bar */
+int bench_measure_peaks(const bench_options *o, const machine *m, int threads, bench_peaks *peaks, progress *bar,
+                        fault *f);
+json_t *bench_peaks_json(const bench_peaks *peaks);
+void bench_print_peaks(const bench_peaks *peaks);
 
 #endif

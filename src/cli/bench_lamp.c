@@ -177,10 +177,10 @@ static int race_round(race *r, const peak_loop *loop, fault *f)
     samples_add(&r->fma, peak_time(loop, r->threads));
     for (int i = 0; i < NUM_FORMATS; i++)
         for (int depth = 0; depth < DEPTHS; depth++) {
-            const double start = bench_now();
+            const double start = samples_now();
             const int code = attend(&r->at[depth], i, r->threads, f);
             if (code) return code;
-            samples_add(&r->at[depth].times[i], bench_now() - start);
+            samples_add(&r->at[depth].times[i], samples_now() - start);
         }
     return DONE;
 }
@@ -276,7 +276,7 @@ int bench_lamp(const bench_options *o, fault *f)
     machine m;
     machine_read(&m);
     const int threads = bench_threads(o, &m), count = threads > 1 ? 2 : 1;
-    const peak_loop *loop = peak_fma(&m, o->common.isa);
+    const peak_loop *loop = peak_find(PEAK_FMA, &m, o->common.isa);
     const size_t bytes = DEPTHS * sizeof(outputs);
     outputs *expected = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     race *races = calloc((size_t)count, sizeof *races);

@@ -1,11 +1,9 @@
-#define _GNU_SOURCE /* clock_gettime */
 #include "measure.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "parse.h"
 #include "qkv.h"
@@ -45,6 +43,11 @@ int subject_create(subject *s, const char *problem, const char *path, const comm
     return code;
 }
 
+bool subject_has_row(const subject *s, int64_t row, int64_t head)
+{
+    return s->row_step < 2 || (row + head) % s->row_step == 0;
+}
+
 void subject_drop_data(subject *s)
 {
     input_free(&s->in);
@@ -73,32 +76,24 @@ typedef struct job {
     tlamp_tensors tensors;
     tlamp_plan *plan;
     size_t workspace_bytes;
-    double *seconds; /* of each repeat */
+    int repeats; /* in a round; 0: not known yet */
 } job;
 
-/* What the jobs of one measurement share. */
-typedef struct session {
+/* What the jobs share. */
+struct measuring {
     subject *s;
     const common_options *options;
     tlamp_exec exec;
     void *workspace;
     size_t workspace_bytes;
-    job *jobs;
-    int count;
+    measurement *results;
+    job *jobs; /* of what is available */
+    int count, num_results;
     progress *bar;
-} session;
-
-enum { MAX_REPEATS = 51 };
-
-static double now(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+};
 
 /* The library's text, with the command that leads to it. */
-static int library_fault(const session *x, const job *j, const tlamp_error *err, fault *f)
+static int library_fault(const measuring *x, const job *j, const tlamp_error *err, fault *f)
 {
     const int code = fault_from_library(f, err);
     char text[sizeof f->text];
@@ -112,7 +107,7 @@ static int library_fault(const session *x, const job *j, const tlamp_error *err,
 
 static bool is_power_of_two(int64_t x) { return x > 0 && (x & (x - 1)) == 0; }
 
-static void describe_job(const session *x, job *j)
+static void describe_job(const measuring *x, job *j)
 {
     const input *in = &x->s->in;
     const policy_spec *policy = &j->result->policy;
@@ -125,7 +120,7 @@ static void describe_job(const session *x, job *j)
 }
 
 /* Words, plan and workspace size. The library is asked first, so that words are only built for what it accepts. */
-static int prepare_job(const session *x, job *j, fault *f)
+static int prepare_job(const measuring *x, job *j, fault *f)
 {
     tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
     routing *routes = &j->result->routes;
@@ -146,7 +141,7 @@ static int prepare_job(const session *x, job *j, fault *f)
     return DONE;
 }
 
-static int execute(const session *x, job *j, tlamp_counters *counters, fault *f)
+static int execute(const measuring *x, job *j, tlamp_counters *counters, fault *f)
 {
     tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
     j->tensors.counters = counters;
@@ -241,7 +236,8 @@ static void check_result(const subject *s, const job *j)
     errors e = {.to_bound = (double)NAN};
     for (int64_t b = 0; b < spec->batch; b++)
         for (int64_t i = 0; i < problem_length_q(spec, b); i++)
-            for (int64_t h = 0; h < spec->heads_q; h++) check_row(s, j, &e, b, i, h);
+            for (int64_t h = 0; h < spec->heads_q; h++)
+                if (subject_has_row(s, input_row(&s->in, b, i), h)) check_row(s, j, &e, b, i, h);
     m->max_abs_error = e.max;
     m->mean_abs_error = e.count ? e.sum / (double)e.count : 0;
     m->rel_l2_error = e.squares == 0 ? 0 : sqrt(e.squares / e.exact_squares);
@@ -263,7 +259,7 @@ static void wipe_outputs(input *in)
             }
 }
 
-static int reference(const session *x, const job *j, const tlamp_reference_outputs *outputs, fault *f)
+static int reference(const measuring *x, const job *j, const tlamp_reference_outputs *outputs, fault *f)
 {
     tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
     tlamp_tensors tensors = j->tensors;
@@ -273,10 +269,11 @@ static int reference(const session *x, const job *j, const tlamp_reference_outpu
 }
 
 /* The exact result depends on no policy; what a policy may be off by does. */
-static int check_job(session *x, job *j, fault *f)
+static int check_job(measuring *x, job *j, fault *f)
 {
     subject *s = x->s;
     tlamp_reference_outputs outputs = {.struct_size = sizeof outputs, .o_bound = s->o_bound, .lse_bound = s->lse_bound};
+    outputs.row_step = s->row_step;
     if (j == x->jobs) {
         outputs.o = s->o;
         outputs.lse = s->lse;
@@ -293,44 +290,50 @@ static int check_job(session *x, job *j, fault *f)
 
 /* ------------------------------------------------------------------------------------------------ times */
 
-static int compare_doubles(const void *a, const void *b)
+static int time_job(const measuring *x, job *j, fault *f)
 {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    int code = DONE;
+    double start = samples_now();
+    if (j->repeats != 1) code = execute(x, j, NULL, f); /* untimed, or to know how long it takes */
+    if (!j->repeats) j->repeats = samples_repeats(samples_now() - start);
+    start = samples_now();
+    for (int i = 0; i < j->repeats && !code; i++) code = execute(x, j, NULL, f);
+    if (!code) samples_add(&j->result->times, (samples_now() - start) / j->repeats);
+    return code;
 }
 
-static double median(double *values, int count)
+int measuring_round(measuring *m, fault *f)
 {
-    qsort(values, (size_t)count, sizeof *values, compare_doubles);
-    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+    int code = DONE;
+    for (int i = 0; i < m->count && !code; i++) code = time_job(m, &m->jobs[i], f);
+    return code;
 }
 
 /* The jobs take turns, so that a machine that speeds up or slows down does so for all. At least 3 rounds unless they are
  * very slow, more while they are short. Each job has run once before. */
-static int time_jobs(session *x, fault *f)
+static int time_jobs(measuring *x, fault *f)
 {
-    const double start = now(), enough = 0.4 * x->count;
-    int rounds = 0;
+    const double start = samples_now(), enough = 0.4 * x->count;
     progress_step(x->bar, "timing");
-    while (rounds < MAX_REPEATS) {
-        for (int i = 0; i < x->count; i++) {
-            const double before = now();
-            const int code = execute(x, &x->jobs[i], NULL, f);
-            if (code) return code;
-            x->jobs[i].seconds[rounds] = now() - before;
-        }
-        rounds++;
-        const double spent = now() - start;
+    for (int rounds = 1; rounds <= SAMPLES_MAX_ROUNDS; rounds++) {
+        const int code = measuring_round(x, f);
+        if (code) return code;
+        const double spent = samples_now() - start;
         if ((rounds >= 3 && spent > enough) || spent > 30) break;
     }
-    const double flop = 2 * problem_visible_cells(&x->s->in.spec) * (double)(x->s->in.spec.d + x->s->in.spec.dv);
+    return DONE;
+}
+
+static void rate(const measuring *x)
+{
+    const problem_spec *spec = &x->s->in.spec;
+    const double flop = 2 * problem_visible_cells(spec) * (double)(spec->d + spec->dv);
     for (int i = 0; i < x->count; i++) {
         measurement *m = x->jobs[i].result;
-        const double seconds = median(x->jobs[i].seconds, rounds);
+        const double seconds = samples_median(&m->times);
         m->ms = seconds * 1e3;
         m->gflops = seconds > 0 ? flop / seconds * 1e-9 : 0;
     }
-    return DONE;
 }
 
 static void relate_to_high(measurement *results, int count)
@@ -343,22 +346,77 @@ static void relate_to_high(measurement *results, int count)
 
 /* ------------------------------------------------------------------------------------------------ all policies */
 
-static int run_session(session *x, fault *f)
+static int create_workspace(measuring *x, fault *f)
 {
-    for (int i = 0; i < x->count; i++) {
-        const int code = prepare_job(x, &x->jobs[i], f);
-        if (code) return code;
-        if (x->jobs[i].workspace_bytes > x->workspace_bytes) x->workspace_bytes = x->jobs[i].workspace_bytes;
-    }
     const size_t align = TLAMP_WORKSPACE_ALIGN;
+    for (int i = 0; i < x->count; i++)
+        if (x->jobs[i].workspace_bytes > x->workspace_bytes) x->workspace_bytes = x->jobs[i].workspace_bytes;
     if (x->workspace_bytes > SIZE_MAX / 2) return fault_no_memory(f);
     x->workspace = aligned_alloc(align, (x->workspace_bytes + align) / align * align);
-    if (!x->workspace) return fault_no_memory(f);
-    for (int i = 0; i < x->count; i++) {
-        const int code = check_job(x, &x->jobs[i], f);
-        if (code) return code;
+    return x->workspace ? DONE : fault_no_memory(f);
+}
+
+static int prepare_jobs(measuring *x, bool skip_unavailable, fault *f)
+{
+    for (int i = 0; i < x->num_results; i++) {
+        job *j = &x->jobs[x->count];
+        *j = (job){.result = &x->results[i]};
+        const int code = prepare_job(x, j, f);
+        if (code == UNAVAILABLE && skip_unavailable) {
+            j->result->unavailable = true;
+            const char *command = strstr(f->text, " [tilelamp ");
+            const int length = command ? (int)(command - f->text) : (int)strlen(f->text);
+            (void)snprintf(j->result->complaint, sizeof j->result->complaint, "%.*s", length, f->text);
+        } else if (code) {
+            return code;
+        } else {
+            x->count++;
+        }
     }
-    return time_jobs(x, f);
+    return DONE;
+}
+
+int measuring_open(measuring **m, subject *s, const policy_spec *policies, int count, measurement *results,
+                   const common_options *options, bool skip_unavailable, progress *bar, fault *f)
+{
+    *m = NULL;
+    measuring *x = calloc(1, sizeof *x);
+    job *jobs = calloc((size_t)count + 1, sizeof *jobs);
+    if (!x || !jobs) {
+        free(x);
+        free(jobs);
+        return fault_no_memory(f);
+    }
+    *x = (measuring){.s = s, .options = options, .results = results, .jobs = jobs, .num_results = count, .bar = bar};
+    tlamp_exec_init(&x->exec, sizeof x->exec);
+    x->exec.num_threads = (int32_t)s->in.spec.threads;
+    x->exec.device = options->device;
+    for (int i = 0; i < count; i++) results[i] = (measurement){.policy = policies[i]};
+    int code = prepare_jobs(x, skip_unavailable, f);
+    if (!code) code = create_workspace(x, f);
+    if (code)
+        measuring_close(x);
+    else
+        *m = x;
+    return code;
+}
+
+int measuring_check(measuring *m, fault *f)
+{
+    int code = DONE;
+    for (int i = 0; i < m->count && !code; i++) code = check_job(m, &m->jobs[i], f);
+    return code;
+}
+
+void measuring_close(measuring *m)
+{
+    if (!m) return;
+    rate(m);
+    relate_to_high(m->results, m->num_results);
+    for (int i = 0; i < m->count; i++) tlamp_plan_destroy(m->jobs[i].plan);
+    free(m->workspace);
+    free(m->jobs);
+    free(m);
 }
 
 int measure_steps(int count) { return count + 1; }
@@ -366,24 +424,11 @@ int measure_steps(int count) { return count + 1; }
 int measure(subject *s, const policy_spec *policies, int count, measurement *results, const common_options *options,
             progress *bar, fault *f)
 {
-    session x = {.s = s, .options = options, .count = count, .bar = bar};
-    tlamp_exec_init(&x.exec, sizeof x.exec);
-    x.exec.num_threads = (int32_t)s->in.spec.threads;
-    x.exec.device = options->device;
-    for (int i = 0; i < count; i++) results[i] = (measurement){.policy = policies[i]};
-    x.jobs = calloc((size_t)count + 1, sizeof *x.jobs);
-    double *seconds = new_doubles((int64_t)count * MAX_REPEATS);
-    int code = x.jobs && seconds ? DONE : fault_no_memory(f);
-    for (int i = 0; !code && i < count; i++) {
-        x.jobs[i].result = &results[i];
-        x.jobs[i].seconds = seconds + (size_t)i * MAX_REPEATS;
-    }
-    if (!code) code = run_session(&x, f);
-    if (!code) relate_to_high(results, count);
-    for (int i = 0; x.jobs && i < count; i++) tlamp_plan_destroy(x.jobs[i].plan);
-    free(x.workspace);
-    free(x.jobs);
-    free(seconds);
+    measuring *m;
+    int code = measuring_open(&m, s, policies, count, results, options, false, bar, f);
+    if (!code) code = measuring_check(m, f);
+    if (!code) code = time_jobs(m, f);
+    measuring_close(m);
     return code;
 }
 

@@ -9,8 +9,11 @@
 #include <omp.h>
 #endif
 
-#include "bench.h"
 #include "parse.h"
+#include "samples.h"
+
+const char *const peak_names[NUM_PEAKS] = {"fma", "bf16", "int8", "softmax", "read", "copy"};
+const char *const peak_units[NUM_PEAKS] = {"GFLOP/s", "GFLOP/s", "GOP/s", "Gelem/s", "GB/s", "GB/s"};
 
 /* ------------------------------------------------------------------------------------------------ which loop */
 
@@ -30,7 +33,8 @@ bool machine_has(const machine *m, const char *flags)
 /* Does --isa, or else TLAMP_MAX_ISA, allow it? Names beyond these allow everything. */
 static bool is_allowed(const char *isa, const char *limit)
 {
-    static const char *const ladder[] = {"scalar", "avx2", "avx512", "avx512vnni"};
+    static const char *const ladder[] = {"scalar",     "avx2",       "avxvnni",    "avx512",
+                                         "avx512vnni", "avx512bf16", "avx512fp16", "amx"};
     enum { RUNGS = sizeof ladder / sizeof ladder[0] };
     if (!limit) limit = getenv("TLAMP_MAX_ISA");
     const int highest = limit ? find_name(ladder, RUNGS, limit) : -1;
@@ -39,18 +43,22 @@ static bool is_allowed(const char *isa, const char *limit)
 
 static bool runs(const peak_loop *loop, const machine *m, const char *isa)
 {
-    return loop->run && machine_has(m, loop->needs) && is_allowed(loop->isa, isa);
+    return loop->run && machine_has(m, loop->needs) && is_allowed(loop->isa, isa) && (!loop->ready || loop->ready());
 }
 
-const peak_loop *peak_fma(const machine *m, const char *isa)
-{
-    if (runs(&peak_fma_avx512, m, isa)) return &peak_fma_avx512;
-    return runs(&peak_fma_avx2, m, isa) ? &peak_fma_avx2 : &peak_fma_scalar;
-}
+enum { MOST_LOOPS = 4 };
 
-const peak_loop *peak_int8(const machine *m, const char *isa)
+const peak_loop *peak_find(peak_kind kind, const machine *m, const char *isa)
 {
-    return runs(&peak_int8_avx512vnni, m, isa) ? &peak_int8_avx512vnni : NULL;
+    static const peak_loop *const loops[NUM_PEAKS][MOST_LOOPS] = {
+        [PEAK_FMA] = {&peak_fma_avx512, &peak_fma_avx2, &peak_fma_scalar},
+        [PEAK_BF16] = {&peak_bf16_amx, &peak_bf16_avx512bf16},
+        [PEAK_INT8] = {&peak_int8_amx, &peak_int8_avx512vnni, &peak_int8_avxvnni, &peak_int8_avx2},
+        [PEAK_SOFTMAX] = {&peak_softmax_avx512, &peak_softmax_avx2, &peak_softmax_scalar},
+    };
+    for (int i = 0; i < MOST_LOOPS && loops[kind][i]; i++)
+        if (runs(loops[kind][i], m, isa)) return loops[kind][i];
+    return NULL;
 }
 
 /* ------------------------------------------------------------------------------------------------ work */
@@ -80,9 +88,9 @@ static double run_team(const work *w, int threads)
 #pragma omp parallel num_threads(threads) reduction(min : begin) reduction(max : end)
     {
 #pragma omp barrier
-        begin = bench_now();
+        begin = samples_now();
         w->of_thread(w, thread_index());
-        end = bench_now();
+        end = samples_now();
     }
     return end - begin;
 }
@@ -100,7 +108,7 @@ double peak_time(const peak_loop *loop, int threads)
     return run_team(&w, threads);
 }
 
-/* ------------------------------------------------------------------------------------------------ reading */
+/* ------------------------------------------------------------------------------------------------ memory */
 
 /* Each thread writes its buffer first, so that it lies in memory close by. */
 static void write_buffer(const work *w, int index)
@@ -123,12 +131,18 @@ static void read_buffer(const work *w, int index)
     (void)sink;
 }
 
-bool peak_buffers_create(peak_buffers *b, int threads)
+static void copy_buffer(const work *w, int index)
 {
-    *b = (peak_buffers){.threads = threads, .bytes = (PEAK_READ_BYTES / (size_t)threads) & ~(size_t)63};
+    const size_t half = w->bytes / 2;
+    memcpy(w->buffers[index] + half, w->buffers[index], half);
+}
+
+bool peak_buffers_create(peak_buffers *b, int threads, size_t total)
+{
+    *b = (peak_buffers){.threads = threads, .bytes = (total / (size_t)threads + 127) & ~(size_t)127};
     b->data = calloc((size_t)threads, sizeof *b->data);
     bool good = b->data != NULL;
-    for (int i = 0; i < threads && good; i++) good = (b->data[i] = aligned_alloc(64, b->bytes + 64)) != NULL;
+    for (int i = 0; i < threads && good; i++) good = (b->data[i] = aligned_alloc(64, b->bytes + 128)) != NULL;
     const work w = {.of_thread = write_buffer, .buffers = b->data, .bytes = b->bytes};
     if (good) (void)run_team(&w, threads);
     return good;
@@ -143,5 +157,11 @@ void peak_buffers_free(peak_buffers *b)
 double peak_read_time(const peak_buffers *b)
 {
     const work w = {.of_thread = read_buffer, .buffers = b->data, .bytes = b->bytes};
+    return run_team(&w, b->threads);
+}
+
+double peak_copy_time(const peak_buffers *b)
+{
+    const work w = {.of_thread = copy_buffer, .buffers = b->data, .bytes = b->bytes};
     return run_team(&w, b->threads);
 }

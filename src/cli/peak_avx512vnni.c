@@ -22,7 +22,8 @@ static float run(int64_t steps)
     return (float)_mm512_reduce_add_epi32(sum);
 }
 
-const peak_loop peak_int8_avx512vnni = {"dpbusd_zmm", "avx512vnni", "avx512f avx512_vnni", 1000000, OPERATIONS, run};
+const peak_loop peak_int8_avx512vnni = {"dpbusd_zmm", "avx512vnni", "avx512f avx512_vnni", 1000000, OPERATIONS,
+                                        run,          NULL};
 #else
-const peak_loop peak_int8_avx512vnni = {"dpbusd_zmm", "avx512vnni", "avx512f avx512_vnni", 1, 0, NULL};
+const peak_loop peak_int8_avx512vnni = {"dpbusd_zmm", "avx512vnni", "avx512f avx512_vnni", 1, 0, NULL, NULL};
 #endif

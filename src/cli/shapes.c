@@ -1,0 +1,111 @@
+#define _GNU_SOURCE /* strdup, getdelim */
+#include "shapes.h"
+
+#include <ctype.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "parse.h"
+#include "problem.h"
+
+/* One more element, zeroed; NULL where memory is out. */
+static void *grow(void **list, int *count, size_t size)
+{
+    char *more = realloc(*list, ((size_t)*count + 1) * size);
+    if (!more) return NULL;
+    *list = more;
+    return memset(more + (size_t)(*count)++ * size, 0, size);
+}
+
+static int add_problem(shapes *s, const char *text, fault *f)
+{
+    problem_spec spec;
+    const int code = problem_parse(&spec, text, f);
+    if (code) return code;
+    void *list = s->list;
+    shape *new = grow(&list, &s->count, sizeof *new);
+    s->list = list;
+    if (!new || !(new->problem = strdup(text))) return fault_no_memory(f);
+    new->first_policy = s->num_policies;
+    return DONE;
+}
+
+/* For the problems from `first` on. */
+static int add_policy(shapes *s, int first, const char *text, fault *f)
+{
+    if (first == s->count)
+        return fault_set(f, BAD_INPUT, "a policy without a problem: write the problem above it, in the first column");
+    void *list = s->policies;
+    policy_spec *new = grow(&list, &s->num_policies, sizeof *new);
+    s->policies = list;
+    if (!new) return fault_no_memory(f);
+    for (int i = first; i < s->count; i++) s->list[i].num_policies++;
+    return policy_parse(new, text, f);
+}
+
+/* Cuts comments and blanks at the end. */
+static void trim(char *line)
+{
+    line[strcspn(line, "#\r\n")] = '\0';
+    size_t length = strlen(line);
+    while (length && isspace((unsigned char)line[length - 1])) line[--length] = '\0';
+}
+
+static int add_line(shapes *s, int *first, char *line, fault *f)
+{
+    trim(line);
+    const char *text = line + strspn(line, " \t");
+    if (!*text) return DONE;
+    if (text > line) return add_policy(s, *first, text, f);
+    if (s->count && s->list[s->count - 1].num_policies) *first = s->count; /* a new group */
+    return add_problem(s, text, f);
+}
+
+static int parse_lines(shapes *s, const char *name, char *text, fault *f)
+{
+    int number = 0, first = 0, code = DONE;
+    for (char *line; !code && (line = next_piece(&text, '\n'));) {
+        number++;
+        code = add_line(s, &first, line, f);
+    }
+    if (!code && !s->count) code = fault_set(f, BAD_INPUT, "no problem in it: see bench/shapes for examples");
+    if (!code && !s->list[s->count - 1].num_policies)
+        code = fault_set(f, BAD_INPUT, "a problem without a policy: write policies below it, indented");
+    if (!code) return DONE;
+    char where[300];
+    (void)snprintf(where, sizeof where, "%.280s:%d", name, number);
+    return fault_prefix(f, where);
+}
+
+int shapes_parse(shapes *s, const char *name, const char *text, fault *f)
+{
+    *s = (shapes){.count = 0};
+    char *copy = strdup(text);
+    const int code = copy ? parse_lines(s, name, copy, f) : fault_no_memory(f);
+    free(copy);
+    return code;
+}
+
+int shapes_read(shapes *s, const char *path, fault *f)
+{
+    *s = (shapes){.count = 0};
+    FILE *in = fopen(path, "r");
+    char *text = NULL;
+    size_t size = 0;
+    const bool good = in && (getdelim(&text, &size, '\0', in) >= 0 || feof(in)) && !ferror(in);
+    if (in) (void)fclose(in);
+    const int code = good ? shapes_parse(s, path, text && size ? text : "", f)
+                          : fault_set(f, BAD_INPUT, "%.300s: cannot be read: name a file of shapes", path);
+    free(text);
+    return code;
+}
+
+void shapes_free(shapes *s)
+{
+    for (int i = 0; i < s->count; i++) free(s->list[i].problem);
+    free(s->list);
+    free(s->policies);
+    *s = (shapes){.count = 0};
+}

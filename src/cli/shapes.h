@@ -1,0 +1,29 @@
+/* Files of shapes to measure. A line that begins in the first column is a problem string; indented lines are policy strings, for
+ * the problems that stand together above them; # begins a comment. */
+#ifndef TL_CLI_SHAPES_H
+#define TL_CLI_SHAPES_H
+
+#include "fault.h"
+#include "policy.h"
+
+typedef struct shape {
+    char *problem;
+    int first_policy, num_policies; /* of shapes.policies */
+} shape;
+
+typedef struct shapes {
+    int count, num_policies;
+    shape *list;
+    policy_spec *policies;
+} shapes;
+
+/* The text is checked: an error is one line "NAME:LINE: ...". free is due in any case. */
+int shapes_parse(shapes *s, const char *name, const char *text, fault *f);
+int shapes_read(shapes *s, const char *path, fault *f);
+void shapes_free(shapes *s);
+
+/* What is built in: the files of bench/shapes. */
+extern const char shapes_prefill[], shapes_prefill_quick[], shapes_decode[], shapes_decode_quick[], shapes_quant[],
+    shapes_quant_quick[];
+
+#endif
