@@ -40,9 +40,9 @@ void bench_print_machine(const machine *m)
 json_t *bench_result_json(const char *shape, const char *mode, const char *kernel, int threads, const samples *s,
                           double rate, double roofline_fraction)
 {
-    json_t *object = json_pack("{s:s, s:s, s:s, s:i, s:f, s:f, s:f, s:{}}", "shape", shape, "mode", mode, "kernel",
-                               kernel, "threads", threads, "ms_min", 1e3 * samples_min(s), "ms_median",
-                               1e3 * samples_median(s), "gflops", rate, "peers");
+    json_t *object = json_pack("{s:s, s:s, s:s, s:i, s:o, s:o, s:o, s:{}}", "shape", shape, "mode", mode, "kernel",
+                               kernel, "threads", threads, "ms_min", json_number(1e3 * samples_min(s)), "ms_median",
+                               json_number(1e3 * samples_median(s)), "gflops", json_number(rate), "peers");
     (void)json_object_set_new(object, "roofline_fraction", json_number(roofline_fraction));
     return object;
 }

@@ -1,8 +1,9 @@
 /* `tilelamp bench quant`: how fast keys and values are packed and quantised, against copying them.
  *
  * The library packs K and V once per call, before the queries. With R queries a call takes T(R) = packing + R rows, so that
- * packing = 2 T(R) - T(2 R): both are timed in each round, and the median of the rounds' differences counts. The fraction is
- * that of the time that memcpy takes for as many bytes as K and V have. */
+ * packing = 2 T(R) - T(2 R): both are timed in each round, and the median of the rounds' differences counts. Where it is not
+ * positive the noise is larger than the packing, and nothing is said. The fraction is that of the time that memcpy takes for
+ * as many bytes as K and V have. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,6 +113,9 @@ static samples packing(const outcome *x, int i)
     return s;
 }
 
+/* Of two times; NaN where the noise is larger. */
+static double per(double work, double seconds) { return seconds > 0 ? work / seconds : (double)NAN; }
+
 /* ------------------------------------------------------------------------------------------------ output */
 
 static json_t *result_object(const quant_bench *b, const outcome *x, int i)
@@ -120,7 +124,7 @@ static json_t *result_object(const quant_bench *b, const outcome *x, int i)
     const samples s = packing(x, i);
     const double median = samples_median(&s);
     json_t *object = bench_result_json(x->shape->problem, m->policy.text, m->kernel, b->common.threads, &s,
-                                       1e-9 * x->elements / median, samples_median(&x->copy) / median);
+                                       per(1e-9 * x->elements, median), per(samples_median(&x->copy), median));
     (void)json_object_set_new(object, "unit", json_string("Gelem/s"));
     (void)json_object_set_new(object, "ms_max", json_number(1e3 * samples_max(&s)));
     (void)json_object_set_new(object, "rounds", json_integer(s.count));
@@ -162,8 +166,8 @@ static void print_outcome(const outcome *x)
             printf("  not run: %s: %s\n", m->policy.text, m->complaint);
         else
             printf("  %-24s %9.3f %9.3f %9.3f %9.2f %7.1f %%  %s%s\n", m->policy.text, 1e3 * samples_min(&s),
-                   1e3 * median, 1e3 * samples_max(&s), 1e-9 * x->elements / median,
-                   100 * samples_median(&x->copy) / median, m->kernel,
+                   1e3 * median, 1e3 * samples_max(&s), per(1e-9 * x->elements, median),
+                   100 * per(samples_median(&x->copy), median), m->kernel,
                    m->failed || x->results[TWO][i].failed ? "  FAILED" : "");
     }
     printf("  %-24s %9.3f %9.3f %9.3f %9.2f\n", "memcpy of K and V", 1e3 * samples_min(&x->copy),

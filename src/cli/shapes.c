@@ -53,6 +53,7 @@ static void trim(char *line)
     while (length && isspace((unsigned char)line[length - 1])) line[--length] = '\0';
 }
 
+/* *first: where the group of problems begins that policies belong to. */
 static int add_line(shapes *s, int *first, char *line, fault *f)
 {
     trim(line);
@@ -65,11 +66,14 @@ static int add_line(shapes *s, int *first, char *line, fault *f)
 
 static int parse_lines(shapes *s, const char *name, char *text, fault *f)
 {
-    int number = 0, first = 0, code = DONE;
+    int number = 0, first = 0, code = DONE, last_problem = 1;
     for (char *line; !code && (line = next_piece(&text, '\n'));) {
+        const int before = s->count;
         number++;
         code = add_line(s, &first, line, f);
+        if (s->count > before) last_problem = number;
     }
+    if (!code) number = last_problem; /* what is wrong with the whole is wrong there */
     if (!code && !s->count) code = fault_set(f, BAD_INPUT, "no problem in it: see bench/shapes for examples");
     if (!code && !s->list[s->count - 1].num_policies)
         code = fault_set(f, BAD_INPUT, "a problem without a policy: write policies below it, indented");
@@ -94,9 +98,9 @@ int shapes_read(shapes *s, const char *path, fault *f)
     FILE *in = fopen(path, "r");
     char *text = NULL;
     size_t size = 0;
-    const bool good = in && (getdelim(&text, &size, '\0', in) >= 0 || feof(in)) && !ferror(in);
+    const bool some = in && getdelim(&text, &size, '\0', in) > 0, good = some || (in && feof(in));
     if (in) (void)fclose(in);
-    const int code = good ? shapes_parse(s, path, text && size ? text : "", f)
+    const int code = good ? shapes_parse(s, path, some ? text : "", f)
                           : fault_set(f, BAD_INPUT, "%.300s: cannot be read: name a file of shapes", path);
     free(text);
     return code;
