@@ -43,6 +43,9 @@ typedef struct bench_peaks {
 enum { BENCH_PEAK_ROUNDS = 5 }; /* as many steps of the bar */
 int bench_measure_peaks(const bench_options *o, const machine *m, int threads, bench_peaks *peaks, progress *bar,
                         fault *f);
+/* Runs the loops once (not those of memory), and keeps the best rates. What is measured beside them, in the same rounds, is
+ * judged by the machine as it was then. */
+void bench_peaks_round(const bench_options *o, const machine *m, int threads, bench_peaks *best);
 json_t *bench_peaks_json(const bench_peaks *peaks);
 void bench_print_peaks(const bench_peaks *peaks);
 

@@ -1,8 +1,8 @@
 /* `tilelamp bench prefill` and `bench decode`: whole calls of the library, checked, then timed in turns with each other and
  * with peers.
  *
- * What a time is a fraction of: prefill, of the three phases one after another at this machine's measured peaks (roofline.h);
- * decode, of the time that as many threads take to read as many bytes as K and V have, from a buffer of that size, in the
+ * What a time is a fraction of: prefill, of the three phases one after another at this machine's peaks (roofline.h), measured
+ * in the same rounds; decode, of the time that as many threads take to read as many bytes as K and V have, from a buffer of that size, in the
  * same rounds. */
 #include <math.h>
 #include <stdio.h>
@@ -28,7 +28,8 @@ typedef struct outcome {
     const shape *shape;
     subject subject; /* without its data */
     measurement *results;
-    double *bounds; /* seconds of the roofline, for each result */
+    bench_peaks peaks; /* in the rounds of this shape */
+    double *bounds;    /* seconds of the roofline, for each result */
     peer_result *peers;
     samples read;
     double bytes;
@@ -105,6 +106,7 @@ static int run_rounds(attention_bench *b, outcome *x, measuring *m, const peak_b
     for (int rounds = 0; !code && !rounds_are_enough(b, rounds, samples_now() - start); rounds++) {
         progress_step(&b->bar, x->shape->problem);
         wake_threads(b->common.threads);
+        if (!b->suite->reads) bench_peaks_round(b->o, &b->machine, b->common.threads, &x->peaks);
         code = measuring_round(m, f);
         if (b->suite->reads && !code) time_reading(x, buffers, &repeats);
         if (x->peers && !code) peers_round(&b->peers, x->peers);
@@ -132,7 +134,7 @@ static void find_bounds(const attention_bench *b, outcome *x)
         const measurement *m = &x->results[i];
         x->bounds[i] = m->unavailable    ? (double)NAN
                        : b->suite->reads ? samples_min(&x->read)
-                                         : roofline_prefill(&b->peaks, &x->subject.in.spec, m);
+                                         : roofline_prefill(&x->peaks, &x->subject.in.spec, m);
     }
 }
 

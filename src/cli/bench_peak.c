@@ -90,6 +90,19 @@ int bench_measure_peaks(const bench_options *o, const machine *m, int threads, b
     return code;
 }
 
+void bench_peaks_round(const bench_options *o, const machine *m, int threads, bench_peaks *best)
+{
+    for (peak_kind kind = 0; kind < NUM_PEAKS; kind++) {
+        const peak_loop *loop = peak_find(kind, m, o->common.isa);
+        if (!loop) {
+            best->rate[kind] = (double)NAN;
+            continue;
+        }
+        const double work = loop->operations * (double)loop->steps * threads;
+        best->rate[kind] = fmax(best->rate[kind], 1e-9 * work / peak_time(loop, threads));
+    }
+}
+
 /* "fma" and "GFLOP/s" are "fma_gflops". */
 static void put_peak(json_t *peak, peak_kind kind, const char *suffix, double rate)
 {

@@ -259,6 +259,17 @@ static void wipe_outputs(input *in)
             }
 }
 
+/* Where no policy runs, others may still be compared with the exact result. */
+static int exact_result(const measuring *x, fault *f)
+{
+    subject *s = x->s;
+    tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
+    const tlamp_reference_outputs outputs = {
+        .struct_size = sizeof outputs, .o = s->o, .lse = s->lse, .row_step = s->row_step};
+    return tlamp_reference(&s->in.problem, &s->in.tensors, &outputs, &x->exec, &err) ? fault_from_library(f, &err)
+                                                                                     : DONE;
+}
+
 static int reference(const measuring *x, const job *j, const tlamp_reference_outputs *outputs, fault *f)
 {
     tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
@@ -403,7 +414,7 @@ int measuring_open(measuring **m, subject *s, const policy_spec *policies, int c
 
 int measuring_check(measuring *m, fault *f)
 {
-    int code = DONE;
+    int code = m->count ? DONE : exact_result(m, f);
     for (int i = 0; i < m->count && !code; i++) code = check_job(m, &m->jobs[i], f);
     return code;
 }

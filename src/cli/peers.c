@@ -130,12 +130,8 @@ static int add_peer(peers *p, char *line, int log, int threads, fault *f)
     return DONE;
 }
 
-static int read_list(peers *p, const char *list, int log, int threads, fault *f)
+static int read_list(peers *p, FILE *in, const char *list, int log, int threads, fault *f)
 {
-    FILE *in = fopen(list, "re");
-    if (!in)
-        return fault_set(f, BAD_INPUT,
-                         "--peers %.300s: cannot be read: ./dev bench --peers installs peers and lists them", list);
     char *line = NULL;
     size_t size = 0;
     int code = DONE;
@@ -145,7 +141,6 @@ static int read_list(peers *p, const char *list, int log, int threads, fault *f)
         if ((code = add_peer(p, line, log, threads, f))) (void)fault_prefix(f, where);
     }
     free(line);
-    (void)fclose(in);
     return code;
 }
 
@@ -160,23 +155,40 @@ static void greet(peer *p, int threads)
         give_up(p, rest);
 }
 
-int peers_start(peers *p, const char *list, int threads, fault *f)
+/* Messages of peers go to the list's name with .log behind it. */
+static int open_log(const char *list)
 {
-    *p = (peers){.count = 0};
-    (void)signal(SIGPIPE, SIG_IGN);
+    char *path = NULL;
+    if (asprintf(&path, "%s.log", list) < 0) return -1;
+    const int log = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    free(path);
+    return log;
+}
+
+static int start_all(peers *p, FILE *in, const char *list, int threads, fault *f)
+{
     (void)snprintf(p->directory, sizeof p->directory, "%s/tilelamp-XXXXXX",
                    access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
     if (!mkdtemp(p->directory)) {
         p->directory[0] = '\0';
         return fault_set(f, UNAVAILABLE, "--peers: no temporary directory: free some space in /tmp");
     }
-    char *log_path = NULL;
-    if (asprintf(&log_path, "%s.log", list) < 0) return fault_no_memory(f);
-    const int log = open(log_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    free(log_path);
-    const int code = read_list(p, list, log, threads, f);
+    const int log = open_log(list), code = read_list(p, in, list, log, threads, f);
     if (log >= 0) (void)close(log);
     for (int i = 0; !code && i < p->count; i++) greet(&p->list[i], threads);
+    return code;
+}
+
+int peers_start(peers *p, const char *list, int threads, fault *f)
+{
+    *p = (peers){.count = 0};
+    (void)signal(SIGPIPE, SIG_IGN);
+    FILE *in = fopen(list, "re");
+    if (!in)
+        return fault_set(f, BAD_INPUT,
+                         "--peers %.300s: cannot be read: ./dev bench --peers installs peers and lists them", list);
+    const int code = start_all(p, in, list, threads, f);
+    (void)fclose(in);
     return code;
 }
 

@@ -65,19 +65,75 @@ for command in info run compare mask bench; do
 done
 expect 2
 expect 2 nonsense
-expect 3 bench
 expect 3 cache inspect file
 
 # ---- bench
 
+printf '%s\n' '# tiny' 'hq2 hk1 q70 k130 d20 f16 causal' '    high pv=f32  # of them' '    band:0.5' 'hq2 q64 k64 d16 f32' \
+    '    int8 pv=f32' '    high splits=4096' >elsewhere/shapes
+printf '%s\n' 'hq2 q32 k256 d16 f16' '    high pv=f32' '    int8 pv=f32' >elsewhere/quant
+results=('"machine"' '"peak"' '"results"' '"shape"' '"mode"' '"kernel"' '"threads"' '"ms_min"' '"ms_median"' '"gflops"'
+    '"roofline_fraction"' '"peers"')
+
 expect 2 bench nonsense
 expect 2 bench peak lamp
+expect 2 bench peak --shapes elsewhere/shapes
+expect 2 bench quant --peers=elsewhere/shapes
+expect 2 bench --shapes missing
+expect 2 bench --peers=missing --shapes elsewhere/shapes
+printf 'q4 d4\n  high\n  int9\n' >elsewhere/wrong
+expect 2 bench --shapes elsewhere/wrong
+has err "tilelamp: elsewhere/wrong:3: policy: "
+expect 2 bench decode --shapes err
+expect 3 bench tune
 for what in peak lamp; do
     expect 0 bench $what --quick --json --threads 1
     is_json out
-    has out '"machine"' '"peak"' '"results"' '"shape"' '"mode"' '"kernel"' '"threads"' '"ms_min"' '"ms_median"' '"gflops"' \
-        '"roofline_fraction"' '"peers"'
+    has out "${results[@]}"
 done
+has out '"fma_gflops"'
+expect 0 bench peak --quick
+has out fma softmax read copy
+for what in prefill decode; do
+    expect 0 bench $what --quick --json --threads 2 --shapes elsewhere/shapes
+    is_json out
+    has out "${results[@]}" '"skipped"' '"ms_max"' '"rounds"' '"passed": true' '"max_error_to_bound"' \
+        '"shape": "hq2 hk1 q70 k130 d20 f16 causal"' '"mode": "band:0.5"' '"softmax_gelems"' '"read_gbs"'
+done
+expect 0 bench quant --quick --json --shapes elsewhere/quant
+is_json out
+has out "${results[@]}" '"skipped"' '"copy_gbs"' '"passed": true'
+expect 0 bench --quick --shapes elsewhere/shapes --isa scalar
+has out "of bound" "err/bound" scalar "band:0.5"
+
+# A peer whose result is wrong, one that knows no such shape, one that ends, one that is no peer, one that does not start.
+cat >elsewhere/peer <<'PEER'
+while read -r what words; do
+    case $1-$what in
+    late-hello) exit 1 ;;
+    mute-hello) echo what ;;
+    *-hello) echo "ok peer 1.0" ;;
+    wrong-open) directory=${words%% *} && echo "ok zeros" ;;
+    *-open) echo "no such shape" ;;
+    *-check) head -c 1000000 /dev/zero >"$directory/o" && echo ok ;;
+    *) echo ok ;;
+    esac
+done
+PEER
+cat >elsewhere/peers <<'PEERS'
+# NAME COMMAND
+wrong bash elsewhere/peer wrong
+choosy bash elsewhere/peer choosy
+late bash elsewhere/peer late
+mute bash elsewhere/peer mute
+absent elsewhere/no-such-program
+PEERS
+expect 0 bench --quick --threads 2 --shapes elsewhere/quant --peers=elsewhere/peers
+has out "not run: wrong: its result is wrong" "not run: choosy: such shape" "not run: late: it ended" \
+    "not run: mute: it does not keep to the protocol" "not run: absent: it ended" "peer 1.0"
+expect 0 bench --quick --json --shapes elsewhere/quant --peers=elsewhere/peers
+is_json out
+has out '"reason": "such shape"' '"name": "wrong"' '"version": "peer 1.0"'
 
 # ---- info
 
