@@ -219,9 +219,9 @@ static json_t *result_object(const attention_bench *b, const outcome *x, int i)
     return object;
 }
 
-static json_t *left_out_json(const char *shape, const char *mode, const char *reason)
+static json_t *left_out_json(const char *problem, const char *mode, const char *reason)
 {
-    return json_pack("{s:s, s:s?, s:o}", "shape", shape, "mode", mode, "reason", json_text(reason));
+    return json_pack("{s:s, s:s?, s:o}", "shape", problem, "mode", mode, "reason", json_text(reason));
 }
 
 static const char no_time[] = "the time of --quick was up";

@@ -34,7 +34,7 @@ static const char help[] =
     "  run       compute one attention and compare it with the exact result\n"
     "  compare   compute it under many precision policies: accuracy and speed side by side\n"
     "  mask      build and draw a routing map\n"
-    "  bench     measure speed: of this machine, and of LampAttention's formats\n"
+    "  bench     measure speed: of attentions, beside other libraries too, and of this machine\n"
     "  cache     look into a saved KV cache (not in this version)\n"
     "\n"
     "`tilelamp COMMAND --help` explains a command. Exit status: 0 done; 1 a result is worse than its\n"

@@ -35,7 +35,7 @@ static int list_cpus(int cpus[PIN_MAX])
     if (sched_getaffinity(0, sizeof all, &all)) return 0;
     for (int siblings = 0; siblings < 2; siblings++)
         for (int cpu = 0; cpu < PIN_MAX && cpu < CPU_SETSIZE; cpu++)
-            if (CPU_ISSET(cpu, &all) && is_sibling(cpu) == siblings) cpus[count++] = cpu;
+            if (CPU_ISSET((size_t)cpu, &all) && is_sibling(cpu) == siblings) cpus[count++] = cpu;
     return count;
 }
 
@@ -43,7 +43,7 @@ static void bind_thread(int cpu)
 {
     cpu_set_t one;
     CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
+    CPU_SET((size_t)cpu, &one);
     (void)sched_setaffinity(0, sizeof one, &one); /* where it is not allowed, nothing is bound */
 }
 
@@ -53,7 +53,7 @@ void pin_threads(int threads)
     const int count = list_cpus(cpus);
     if (!count) return;
     CPU_ZERO(&chosen);
-    for (int i = 0; i < threads && i < count; i++) CPU_SET(cpus[i], &chosen);
+    for (int i = 0; i < threads && i < count; i++) CPU_SET((size_t)cpus[i], &chosen);
 #ifdef _OPENMP
 #pragma omp parallel num_threads(threads)
     bind_thread(cpus[omp_get_thread_num() % count]);
