@@ -74,8 +74,9 @@ typedef struct {
     const char *name, *isa;
     /* Does it run this checked problem? Whatever it does not look at, every kernel does. */
     int (*supports)(const tlamp_problem *);
-    int32_t lamp;     /* 1: runs LAMP policies; 0: runs the others */
-    int32_t max_rows; /* of a task: task_tokens * task_heads is at most this */
+    int32_t lamp;      /* 1: runs LAMP policies; 0: runs the others */
+    int32_t max_rows;  /* of a task: task_tokens * task_heads is at most this */
+    int32_t one_block; /* 1: a task is one row block (of LAMP: at most lamp_b_q tokens of one head) */
     /* Memory: of one worker; and of what pack makes for the lk keys of one KV head (0: there is nothing to pack).
      * Multiples of 64. */
     size_t (*scratch_bytes)(const tl_shape *);

@@ -1,6 +1,7 @@
 /* One scalar kernel: the vocabulary, the loop, and the entry points of a tl_kernel. The including file says
  *   TL_STATE_F16, TL_PV_INT8   what this instantiation is (cpu/simd/scalar.h)
- *   TL_SYMBOL, TL_SYMBOL_NAME  its symbol, and that as a string */
+ *   TL_SYMBOL, TL_SYMBOL_NAME  its symbol, and that as a string
+ *   TL_ISA                     its instruction set, as kernels.def names it */
 #include "simd/scalar.h"
 
 #include "core/tile_loop.inc.h"
@@ -52,9 +53,10 @@ static void attend(const tl_call *call, const tl_sequence *seq, const tl_prepare
 extern const tl_kernel TL_SYMBOL;
 const tl_kernel TL_SYMBOL = {
     .name = TL_SYMBOL_NAME,
-    .isa = "scalar",
+    .isa = TL_ISA,
     .supports = supports,
     .max_rows = TL_ROWS * TL_ROW_BLOCKS,
+    .one_block = TL_ROW_BLOCKS == 1,
     .scratch_bytes = scratch_bytes,
     .packed_bytes = packed_bytes,
     .pack = pack,

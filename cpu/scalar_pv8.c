@@ -3,4 +3,5 @@
 #define TL_PV_INT8 1
 #define TL_SYMBOL tlamp_fwd_pv8_dx__scalar
 #define TL_SYMBOL_NAME "tlamp_fwd_pv8_dx__scalar"
+#define TL_ISA "scalar"
 #include "scalar_kernel.inc.h"

@@ -3,4 +3,5 @@
 #define TL_PV_INT8 0
 #define TL_SYMBOL tlamp_fwd_state16_dx__scalar
 #define TL_SYMBOL_NAME "tlamp_fwd_state16_dx__scalar"
+#define TL_ISA "scalar"
 #include "scalar_kernel.inc.h"

@@ -37,6 +37,7 @@ const tl_kernel TL_SYMBOL = {
     .lamp = 1,
     .supports = supports,
     .max_rows = TL_LAMP_ROWS,
+    .one_block = TL_ROW_BLOCKS == 1,
     .scratch_bytes = scratch_bytes,
     .packed_bytes = packed_bytes,
     .attend = attend,

@@ -1,6 +1,6 @@
 /* Executions on a device: what it does not do, the memory it works in, the launches. Host code; the kernels are in
  * nvptx_*.c. */
-#include "device.h"
+#include "backend.h"
 
 #include <omp.h>
 #include <string.h>
@@ -9,8 +9,6 @@
 #include "core/routing.h"
 #include "nvptx.h"
 #include "status.h"
-
-int32_t tl_device_count(void) { return omp_get_num_devices(); }
 
 /* ------------------------------------------------------------------------------------------------ what it runs */
 
@@ -109,7 +107,7 @@ static tl_device_codes lay_out_codes(const tlamp_problem *p, tl_arena *arena)
     return c;
 }
 
-size_t tl_device_workspace_bytes(const tlamp_plan *plan)
+static size_t workspace_bytes_of(const tlamp_plan *plan)
 {
     tl_arena a = {NULL, 0};
     (void)lay_out_codes(&plan->problem, &a);
@@ -301,16 +299,11 @@ static tlamp_status run_host_memory(tl_device_call *c, const tlamp_problem *p, c
     return status;
 }
 
-tlamp_status tl_device_execute(const tlamp_plan *plan, const tlamp_tensors *tensors, const tlamp_exec *exec,
-                               void *workspace, size_t workspace_bytes, tlamp_error *err)
+static tlamp_status execute(const tlamp_plan *plan, const tlamp_tensors *tensors, const tlamp_exec *exec,
+                            void *workspace, size_t workspace_bytes, tlamp_error *err)
 {
     const tlamp_problem *p = &plan->problem;
-    const int32_t device = exec->device < 0 ? 0 : exec->device, count = tl_device_count();
-    if (device >= count)
-        return tl_fail(err, TLAMP_UNSUPPORTED_HARDWARE, "device",
-                       "%d: this machine has %d devices that the library "
-                       "has code for",
-                       (int)device, (int)count);
+    const int32_t device = exec->device;
     int64_t group = 1;
     tlamp_status s = check_problem(p, err);
     if (!s) s = choose_group(&group, p, tensors, err);
@@ -325,3 +318,6 @@ tlamp_status tl_device_execute(const tlamp_plan *plan, const tlamp_tensors *tens
     const tlamp_allocator memory = tl_allocator(&exec->allocator);
     return run_host_memory(&call, p, tensors, &memory, err);
 }
+
+extern const tl_backend tl_nvptx_backend;
+const tl_backend tl_nvptx_backend = {"nvptx", workspace_bytes_of, execute};

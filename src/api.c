@@ -45,17 +45,14 @@ static void survey_task(void *context, int64_t index, int32_t worker)
     execution *e = context;
     void *scratch = scratch_of(e, worker);
     if (!scratch) return;
-    const tl_unit_work u = tl_unit_at(&e->wave, index);
-    tl_survey_unit(&e->call, u.seq, &u.prepared, u.kv_head, u.unit, scratch);
+    tl_survey_work(&e->wave, index, scratch);
 }
 
 static void mean_task(void *context, int64_t index, int32_t worker)
 {
     execution *e = context;
     (void)worker;
-    const tl_sequence *s = &e->wave.sequences[index / e->call.shape.heads_k];
-    const tl_prepared p = tl_prepared_of(&e->call.shape, s, (int32_t)(index % e->call.shape.heads_k));
-    if (s->lk > 0) tl_survey_mean(&e->call, s, &p);
+    tl_mean_work(&e->wave, index);
 }
 
 static void pack_task(void *context, int64_t index, int32_t worker)

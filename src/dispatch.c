@@ -54,6 +54,8 @@ static int highest_rung(void)
     return atomic_compare_exchange_strong(&max_rung, &unread, rung) ? rung : unread;
 }
 
+int tl_is_scalar_only(void) { return highest_rung() == 0; }
+
 static int is_available(const tl_entry *e)
 {
     return (e->features & ~tl_cpu_features()) == 0 && rung_of(e->kernel->isa) <= highest_rung();

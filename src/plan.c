@@ -30,7 +30,8 @@ static tl_shape make_shape(const tlamp_problem *p, const tl_kernel *kernel)
     s.part_tokens = policy->block_m < MOST_TASK_TOKENS ? policy->block_m : MOST_TASK_TOKENS;
     const int64_t tokens = tl_clamp64(p->max_seqlen_q, 1, s.part_tokens);
     s.task_tokens = (int32_t)tokens;
-    s.task_heads = lamp ? 1 : (int32_t)tl_clamp64(kernel->max_rows / tokens, 1, tl_max64(s.group_heads, 1));
+    if (kernel->one_block) s.task_tokens = (int32_t)tl_min64(tokens, lamp ? policy->lamp_b_q : kernel->max_rows);
+    s.task_heads = lamp ? 1 : (int32_t)tl_clamp64(kernel->max_rows / s.task_tokens, 1, tl_max64(s.group_heads, 1));
     s.one_task = p->max_seqlen_q <= s.task_tokens && s.task_heads >= s.group_heads;
     s.policy = policy;
     const int64_t keys = tl_round_up(tl_max64(p->max_seqlen_k, 1), 64);
@@ -59,14 +60,27 @@ tl_workspace tl_lay_out_workspace(const tlamp_plan *plan, int32_t workers, tl_ar
     return w;
 }
 
+static void use_kernel(tlamp_plan *plan)
+{
+    plan->shape = make_shape(&plan->problem, plan->kernel);
+    plan->prepared_bytes = tl_prepared_size(plan, plan->problem.max_seqlen_k);
+    plan->scratch_bytes = plan->kernel->scratch_bytes(&plan->shape);
+}
+
+void tl_plan_with_kernel(tlamp_plan *to, const tlamp_plan *plan, const tl_kernel *kernel)
+{
+    *to = *plan;
+    to->problem.policy = &to->policy;
+    to->kernel = kernel;
+    use_kernel(to);
+}
+
 static tlamp_status make_plan(tlamp_plan *plan, const tlamp_problem *problem, tlamp_error *err)
 {
     tlamp_status s = tl_validate_problem(&plan->problem, &plan->policy, problem, err);
     if (!s) s = tl_choose_kernel(&plan->kernel, &plan->problem, err);
     if (s) return s;
-    plan->shape = make_shape(&plan->problem, plan->kernel);
-    plan->prepared_bytes = tl_prepared_size(plan, plan->problem.max_seqlen_k);
-    plan->scratch_bytes = plan->kernel->scratch_bytes(&plan->shape);
+    use_kernel(plan);
     return TLAMP_OK;
 }
 

@@ -17,6 +17,9 @@ struct tlamp_plan {
     int32_t allocated;
 };
 
+/* The plan of the same problem for another kernel. */
+void tl_plan_with_kernel(tlamp_plan *to, const tlamp_plan *plan, const tl_kernel *kernel);
+
 /* Bytes of what is prepared of a sequence of lk keys, all KV heads. */
 size_t tl_prepared_size(const tlamp_plan *plan, int64_t lk);
 

@@ -100,6 +100,22 @@ TL_INLINE tl_unit_work tl_unit_at(const tl_wave *w, int64_t index)
     return u;
 }
 
+/* Unit `index`, surveyed. scratch: one row of head_dim_qk floats. */
+TL_SHARED void tl_survey_work(const tl_wave *w, int64_t index, float *scratch)
+{
+    const tl_unit_work u = tl_unit_at(w, index);
+    tl_survey_unit(w->call, u.seq, &u.prepared, u.kv_head, u.unit, scratch);
+}
+
+/* The mean of KV head `index` of the wave's; they are counted sequence by sequence. */
+TL_SHARED void tl_mean_work(const tl_wave *w, int64_t index)
+{
+    const tl_shape *shape = &w->call->shape;
+    const tl_sequence *s = &w->sequences[index / shape->heads_k];
+    const tl_prepared p = tl_prepared_of(shape, s, (int32_t)(index % shape->heads_k));
+    if (s->lk > 0) tl_survey_mean(w->call, s, &p);
+}
+
 typedef struct {
     const tl_sequence *seq;
     tl_prepared prepared;

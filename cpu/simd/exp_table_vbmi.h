@@ -14,7 +14,7 @@ typedef struct {
 TL_INLINE tl_exp_registers tl_exp_registers_load(void)
 {
     tl_exp_registers t;
-    for (int i = 0; i < 4; i++) t.part[i] = _mm512_loadu_si512(tl_exp_table + 64 * i);
+    for (int i = 0; i < 4; i++) t.part[i] = _mm512_loadu_si512(tl_exp_table() + 64 * i);
     return t;
 }
 

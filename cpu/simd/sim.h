@@ -117,7 +117,7 @@ TL_INLINE void tl_begin(tl_ctx *x, tl_acc *acc)
     const float scale = x->cpu.call->softmax_scale;
     acc->o = x->o;
     for (uint32_t code = 0; code < 256 && x->hw; code++)
-        x->exp_value[code] = tl_mini_decode(tl_exp_table[code], tl_ue5m3(TL_EXP_BIAS));
+        x->exp_value[code] = tl_mini_decode(tl_exp_table()[code], tl_ue5m3(TL_EXP_BIAS));
     for (int32_t rb = 0; rb * x->b_q < tl_task_rows(&x->cpu.task) && rb < blocks; rb++) {
         float *q = x->q + (int64_t)rb * x->d * x->pad;
         memset(q, 0, sizeof *q * (size_t)((int64_t)x->d * x->pad));

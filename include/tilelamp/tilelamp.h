@@ -405,7 +405,8 @@ TLAMP_API void tlamp_tensors_init(tlamp_tensors *tensors, size_t struct_size);
 typedef void (*tlamp_task)(void *task_context, int64_t index, int32_t worker);
 typedef void (*tlamp_parallel_for)(void *context, int64_t count, tlamp_task task, void *task_context);
 
-/* DEVICE memory: q, k, v, o, lse and words are device pointers; cu_seqlens, seqused_k and groups stay host arrays. The call
+/* DEVICE memory: every tensor is a device pointer (q, k, v, o, lse, words, scales, mask, bias, slopes, sinks); cu_seqlens,
+ * seqused_k, groups and counters stay host memory. The call
  * runs on the OpenMP runtime's own stream and is complete on return: a caller with work in flight on a stream of its own
  * waits for that first (PyTorch: torch.cuda.current_stream().synchronize()). HOST memory is copied there and back. */
 typedef int32_t tlamp_memory;

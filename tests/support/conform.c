@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device.h"
 #include "ladder.h"
 
 static tally counts;
@@ -50,9 +51,19 @@ static tally run_settings(void *context)
     return counts;
 }
 
+/* The device that TILELAMP_TEST_DEVICE names; then the body runs there with the scalar kernels, exactly. */
+static int32_t test_device(void)
+{
+    const char *text = getenv("TILELAMP_TEST_DEVICE");
+    int32_t device = -1;
+    if (!text || device_parse(text, &device)) return device;
+    fprintf(stderr, "test: TILELAMP_TEST_DEVICE=%s: write host, gpu or gpu:N\n", text);
+    exit(2);
+}
+
 static int run_program(program p)
 {
-    const tally n = ladder_run(NULL, run_settings, &p);
+    const tally n = ladder_run(test_device() < 0 ? NULL : "scalar", run_settings, &p);
     printf("%lld passed, %lld failed\n", (long long)n.passed, (long long)n.failed);
     return n.failed || !n.passed;
 }
@@ -74,6 +85,8 @@ void conform_begin(trial *t, const setting *s, const char *problem, ...)
     if (free_layout) (void)snprintf(text + length, sizeof text - (size_t)length, " layout:%s", s->layout);
     (void)snprintf(place, sizeof place, "\"%s\" --policy \"%s\"", text, s->policy);
     trial_create(t, text, s->policy);
+    t->device = test_device();
+    t->exact = true;
 }
 
 void conform_verify(trial *t)

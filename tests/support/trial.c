@@ -8,6 +8,7 @@
 
 #include "cli/parse.h"
 #include "counting.h"
+#include "device.h"
 
 /* ------------------------------------------------------------------------------------------------ making one */
 
@@ -103,7 +104,7 @@ void trial_create(trial *t, const char *problem, const char *policy)
 {
     fault f;
     problem_spec *spec = new_memory(1, sizeof *spec);
-    *t = (trial){.threads = 7};
+    *t = (trial){.threads = 7, .device = -1};
     if (problem_parse(spec, problem, &f) || policy_parse(&t->policy, policy, &f) || input_create(&t->in, spec, &f) ||
         input_fill(&t->in, &f))
         give_up(problem, policy, f.text);
@@ -364,13 +365,61 @@ static void backwards(void *context, int64_t count, tlamp_task task, void *task_
     for (int64_t i = count - 1; i >= 0; i--) task(task_context, i, (int32_t)(i * 5 % workers));
 }
 
+typedef enum { ON_HOST, HOST_MEMORY, DEVICE_MEMORY } place;
+
 typedef struct run {
     int32_t threads;
     bool own_loop, no_lse;
     tlamp_counters *counters;
     unsigned char poison; /* of the outputs */
     int workspace;        /* what the workspace is full of; -1: what the last run left */
+    place place;
 } run;
+
+/* Puts the guarded tensors onto the device, calls, and brings them back: the inputs too, which must not have changed. */
+static tlamp_status execute_there(trial *t, const tlamp_plan *plan, tlamp_exec *exec, tlamp_error *err, bool *intact)
+{
+    enum { TENSORS = 10, OUTPUTS = 2 };
+    tlamp_tensors x = t->guarded_tensors;
+    const tlamp_problem *p = &t->in.problem;
+    const size_t heads = (size_t)t->in.spec.heads_q * sizeof(float);
+    const struct {
+        const void *here;
+        size_t bytes;
+    } all[TENSORS] = {{x.o, t->o_memory.bytes},
+                      {x.lse, t->lse_memory.bytes},
+                      {x.q, t->copies[0].bytes},
+                      {x.k, t->copies[1].bytes},
+                      {x.v, t->copies[2].bytes},
+                      {x.bool_mask, t->copies[3].bytes},
+                      {x.bias, t->copies[4].bytes},
+                      {p->has_alibi ? x.alibi_slopes : NULL, heads},
+                      {p->has_sinks ? x.sinks : NULL, heads},
+                      {x.words, (size_t)t->num_words * sizeof *t->words}};
+    void *there[TENSORS];
+    for (int i = 0; i < TENSORS; i++) there[i] = device_copy(t->device, all[i].here, all[i].bytes);
+    x.o = there[0];
+    x.lse = there[1];
+    x.q = there[2];
+    x.k = there[3];
+    x.v = there[4];
+    x.bool_mask = there[5];
+    x.bias = there[6];
+    x.alibi_slopes = there[7];
+    x.sinks = there[8];
+    x.words = there[9];
+    exec->memory = TLAMP_MEMORY_DEVICE;
+    const tlamp_status status = tlamp_execute(plan, &x, exec, NULL, 0, err);
+    *intact = true;
+    for (int i = 0; i < TENSORS; i++) {
+        unsigned char *back = new_memory(all[i].bytes, 1);
+        *intact = device_take(t->device, there[i], back, all[i].bytes) && *intact;
+        if (there[i] && i >= OUTPUTS && memcmp(all[i].here, back, all[i].bytes) != 0) *intact = false;
+        if (there[i] && i < OUTPUTS) memcpy(i ? t->lse_memory.data : t->o_memory.data, back, all[i].bytes);
+        free(back);
+    }
+    return status;
+}
 
 static bool execute(trial *t, const tlamp_plan *plan, const run *r, trial_result *to, verdict *v)
 {
@@ -382,15 +431,20 @@ static bool execute(trial *t, const tlamp_plan *plan, const run *r, trial_result
         exec.parallel_for = backwards;
         exec.parallel_context = &workers;
     }
+    if (r->place != ON_HOST) exec.device = t->device;
     guard_outputs(t, r->poison);
     if (r->no_lse) t->guarded_tensors.lse = NULL;
     t->guarded_tensors.counters = r->counters;
     guarded_resize(&t->workspace, tlamp_plan_workspace_size(plan, r->threads));
     if (r->workspace >= 0) memset(t->workspace.data, r->workspace, t->workspace.bytes);
     tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
-    const tlamp_status status = tlamp_execute(plan, &t->guarded_tensors, &exec, t->workspace.data, t->workspace.bytes,
-                                              &err);
+    bool intact = true;
+    const tlamp_status status = r->place == DEVICE_MEMORY ? execute_there(t, plan, &exec, &err, &intact)
+                                                          : tlamp_execute(plan, &t->guarded_tensors, &exec,
+                                                                          t->workspace.data, t->workspace.bytes, &err);
+    if (status == TLAMP_UNSUPPORTED && r->place != ON_HOST) v->unsupported = true;
     if (status) return fail(v, "%s: %s: %s", tlamp_status_string(status), err.field, err.text);
+    if (!intact) return fail(v, "wrote outside the outputs on the device");
     harvest(t, r->poison, to);
     return check_edges(t, r->poison, v);
 }
@@ -410,7 +464,7 @@ bool trial_run(trial *t, int32_t threads, trial_result *to, verdict *v)
     tlamp_plan *plan = plan_of(t, v);
     if (!plan) return false;
     guard_inputs(t);
-    const run r = {threads, false, false, NULL, 0x5a, 0xff};
+    const run r = {threads, false, false, NULL, 0x5a, 0xff, t->device < 0 ? ON_HOST : HOST_MEMORY};
     (void)execute(t, plan, &r, to, v);
     v->kernel = tlamp_plan_kernel_name(plan);
     tlamp_plan_destroy(plan);
@@ -479,13 +533,31 @@ static void compare_row(trial *t, int64_t row, int64_t h, verdict *v)
     }
 }
 
+/* What tensor cores add to the bound of a policy with f32 arithmetic: P in f16 is off by half an ulp of every weight, or by half
+ * the smallest subnormal (the sum of weights is at least 1), and sums are truncated where f32 rounds: twice the bound. */
+static void widen_bounds(trial *t, const double *abs_pv)
+{
+    for (size_t i = 0; i < trial_o_count(t); i++)
+        t->o_bound[i] = 2 * t->o_bound[i] + 0x1p-11 * abs_pv[i] * 1.01 + (double)t->in.spec.lk * 0x1p-23;
+    for (size_t i = 0; i < trial_lse_count(t); i++)
+        if (isfinite(t->lse[i])) t->lse_bound[i] = 2 * t->lse_bound[i] + 0x1p-20 * (1 + fabs(t->lse[i]));
+}
+
 static bool compare_with_reference(trial *t, verdict *v)
 {
-    const tlamp_reference_outputs out = {
-        .struct_size = sizeof out, .o = t->o, .lse = t->lse, .o_bound = t->o_bound, .lse_bound = t->lse_bound};
+    const bool tensor_cores = t->device >= 0 && !t->exact;
+    double *abs_pv = tensor_cores ? new_memory(trial_o_count(t), sizeof *abs_pv) : NULL;
+    const tlamp_reference_outputs out = {.struct_size = sizeof out,
+                                         .o = t->o,
+                                         .lse = t->lse,
+                                         .o_bound = t->o_bound,
+                                         .lse_bound = t->lse_bound,
+                                         .abs_pv = abs_pv};
     tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
-    if (tlamp_reference(&t->in.problem, &t->in.tensors, &out, NULL, &err))
-        return fail(v, "the reference: %s: %s", err.field, err.text);
+    const tlamp_status status = tlamp_reference(&t->in.problem, &t->in.tensors, &out, NULL, &err);
+    if (tensor_cores && !status) widen_bounds(t, abs_pv);
+    free(abs_pv);
+    if (status) return fail(v, "the reference: %s: %s", err.field, err.text);
     for (int64_t b = 0; b < t->in.spec.batch; b++)
         for (int64_t i = 0; i < problem_length_q(&t->in.spec, b); i++)
             for (int64_t h = 0; h < t->in.spec.heads_q; h++) compare_row(t, input_row(&t->in, b, i), h, v);
@@ -520,9 +592,9 @@ static void run_again(trial *t, const tlamp_plan *plan, verdict *v)
 {
     tlamp_counters counters = {.struct_size = sizeof counters};
     const run runs[] = {
-        {1, false, false, NULL, 0x6b, 0x7f},    {2, false, true, NULL, 0x6c, -1},
-        {3, false, false, &counters, 0x6d, -1}, {t->threads, false, false, NULL, 0x6e, -1},
-        {5, true, false, NULL, 0x6f, -1},
+        {1, false, false, NULL, 0x6b, 0x7f, ON_HOST},    {2, false, true, NULL, 0x6c, -1, ON_HOST},
+        {3, false, false, &counters, 0x6d, -1, ON_HOST}, {t->threads, false, false, NULL, 0x6e, -1, ON_HOST},
+        {5, true, false, NULL, 0x6f, -1, ON_HOST},
     };
     static const char *const names[] = {"a second time", "with 2 threads and no lse", "with 3 threads and counters",
                                         "with all threads and illegal bits set", "with a parallel_for"};
@@ -537,6 +609,32 @@ static void run_again(trial *t, const tlamp_plan *plan, verdict *v)
     trial_free_result(&again);
 }
 
+/* Other runs on the device: with both kinds of memory, with counters, without lse. Where it must be exact, bits and counters
+ * are the host's. */
+static void run_there(trial *t, const tlamp_plan *plan, verdict *v)
+{
+    tlamp_counters on_host = {.struct_size = sizeof on_host}, counters[2];
+    const run runs[] = {{1, false, false, NULL, 0x6b, 0x7f, HOST_MEMORY},
+                        {1, false, false, &counters[0], 0x6c, -1, HOST_MEMORY},
+                        {1, false, false, NULL, 0x6d, -1, DEVICE_MEMORY},
+                        {1, false, true, &counters[1], 0x6e, -1, DEVICE_MEMORY},
+                        {1, false, false, &on_host, 0x6f, -1, ON_HOST}};
+    static const char *const names[] = {"a second time", "with counters", "from device memory",
+                                        "from device memory, with counters and no lse", "on the host"};
+    trial_result again = trial_new_result(t);
+    for (size_t i = 0; i < (t->exact ? 5 : 4) && v->passed; i++) {
+        if (runs[i].counters) *runs[i].counters = (tlamp_counters){.struct_size = sizeof counters[0]};
+        if (!execute(t, plan, &runs[i], &again, v)) break;
+        if (runs[i].no_lse) memcpy(again.lse, t->result.lse, trial_lse_count(t) * 4);
+        if (!trial_same_bits(t, &again, &t->result)) (void)fail(v, "other bits %s", names[i]);
+        if (runs[i].counters) (void)check_counters(t, runs[i].counters, v);
+    }
+    if (v->passed && t->exact)
+        for (int i = 0; i < 2; i++)
+            if (memcmp(&counters[i], &on_host, sizeof on_host) != 0) (void)fail(v, "other counters than the host's");
+    trial_free_result(&again);
+}
+
 verdict trial_verify(trial *t)
 {
     verdict v = {.passed = true};
@@ -544,9 +642,11 @@ verdict trial_verify(trial *t)
     if (!plan) return v;
     v.kernel = tlamp_plan_kernel_name(plan);
     guard_inputs(t);
-    const run first = {1, false, false, NULL, 0x5a, 0xff};
+    const run first = {1, false, false, NULL, 0x5a, 0xff, t->device < 0 ? ON_HOST : HOST_MEMORY};
     if (execute(t, plan, &first, &t->result, &v)) (void)compare_with_reference(t, &v);
-    if (v.passed) run_again(t, plan, &v);
+    if (v.passed && t->device < 0) run_again(t, plan, &v);
+    if (v.passed && t->device >= 0) run_there(t, plan, &v);
+    if (v.unsupported) v.passed = true;
     tlamp_plan_destroy(plan);
     return v;
 }

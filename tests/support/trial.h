@@ -24,6 +24,8 @@ typedef struct trial {
     input in; /* in.problem, in.tensors: what the trial runs; change them as you like */
     policy_spec policy;
     int32_t threads; /* 7: most threads to run with */
+    int32_t device;  /* -1: the host. Otherwise tlamp_execute runs there, with both kinds of memory */
+    bool exact;      /* the device must give the host's bits: it runs the scalar kernels, and so does the host */
     uint64_t *words; /* as in.tensors.words says */
     int64_t num_words;
     int32_t *groups;
@@ -40,13 +42,15 @@ typedef struct verdict {
     double o_ratio, lse_ratio;    /* largest error / bound */
     int64_t elements, unpromised; /* of o: all, and those whose bound is infinite */
     const char *kernel;
+    bool unsupported; /* the device does not run it, and said so; passed */
 } verdict;
 
 /* Ends the program where a string is malformed: that is a mistake of the test. */
 void trial_create(trial *t, const char *problem, const char *policy);
 void trial_free(trial *t);
 
-/* Everything: the reference, threads 1 (twice), 2, 3, 7 and a parallel_for, counters, canaries. */
+/* Everything: the reference, threads 1 (twice), 2, 3, 7 and a parallel_for, counters, canaries. On a device: the reference, host
+ * and device memory, a second time, counters, canaries. */
 verdict trial_verify(trial *t);
 
 /* One call of tlamp_execute on guarded memory with `threads` threads, into *to (trial_new_result); false with the reason in
