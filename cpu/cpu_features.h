@@ -18,4 +18,9 @@ enum {
 /* Features whose registers the operating system saves (XCR0), found once. */
 uint32_t tl_cpu_features(void);
 
+/* Whether this process may use tile registers. Linux gives them to processes that ask: so this asks, once, for all threads
+ * that are and will be and for children. It refuses where a thread's alternate signal stack is too small for the larger
+ * frame that a signal then takes. Not to be called unless tiles would be used. */
+int tl_cpu_permits_tiles(void);
+
 #endif

@@ -1,6 +1,12 @@
+#define _DEFAULT_SOURCE /* syscall */
 #include "cpu_features.h"
 
 #include <stdatomic.h>
+
+#if defined __x86_64__ && defined __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #if defined __x86_64__
 #include <cpuid.h>
@@ -50,4 +56,25 @@ uint32_t tl_cpu_features(void)
         atomic_store_explicit(&known, f, memory_order_relaxed);
     }
     return f & ~(1u << 31);
+}
+
+#if defined __x86_64__ && defined __linux__
+static int ask_for_tiles(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 }; /* of asm/prctl.h since Linux 5.16 */
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+#else
+static int ask_for_tiles(void) { return 1; }
+#endif
+
+int tl_cpu_permits_tiles(void)
+{
+    static _Atomic int known; /* 0: not asked yet; 1: refused; 2: granted. Asking twice does no harm */
+    int answer = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!answer) {
+        answer = 1 + ask_for_tiles();
+        atomic_store_explicit(&known, answer, memory_order_relaxed);
+    }
+    return answer == 2;
 }

@@ -11,6 +11,7 @@
 /* Fixed by the plan: everything that decides how much memory a kernel needs. */
 typedef struct {
     int32_t head_dim_qk, head_dim_v;
+    int32_t q_dtype, k_dtype, v_dtype;
     int32_t heads_q, heads_k, group_heads; /* group_heads = heads_q / heads_k */
     int32_t tile_keys;                     /* execution key tile: block_n, at most 64 (LAMP: block_n) */
     int32_t high;                          /* some tile may be high */
@@ -75,6 +76,7 @@ typedef struct {
     /* Does it run this checked problem? Whatever it does not look at, every kernel does. */
     int (*supports)(const tlamp_problem *);
     int32_t lamp;      /* 1: runs LAMP policies; 0: runs the others */
+    int32_t planes;    /* 1: f32 products are made of bf16 planes, wherever it computes any (ALGORITHMS F) */
     int32_t max_rows;  /* of a task: task_tokens * task_heads is at most this */
     int32_t one_block; /* 1: a task is one row block (of LAMP: at most lamp_b_q tokens of one head) */
     /* Memory: of one worker; and of what pack makes for the lk keys of one KV head (0: there is nothing to pack).

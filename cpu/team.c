@@ -2,6 +2,53 @@
 
 #ifdef _OPENMP
 #include <omp.h>
+#include <stdatomic.h>
+
+/* Tasks are dealt out as one run of neighbours for each worker, who takes from the fullest run once its own is empty. So a
+ * worker stays with what its tasks share (the keys of a head, which it has packed itself) while it can, and none waits
+ * while there is work. Which worker runs a task changes no bit of its result. */
+enum { MOST_RUNS = 64 };
+
+typedef struct {
+    _Alignas(64) _Atomic int64_t next; /* passes end where the run is empty */
+    int64_t end;
+} task_run;
+
+static int64_t left_in(task_run *r)
+{
+    const int64_t next = atomic_load_explicit(&r->next, memory_order_relaxed);
+    return next < r->end ? r->end - next : 0;
+}
+
+static int fullest(task_run *runs, int n)
+{
+    int best = 0;
+    for (int i = 1; i < n; i++)
+        if (left_in(&runs[i]) > left_in(&runs[best])) best = i;
+    return best;
+}
+
+static void run_team(int team, int64_t count, tlamp_task task, void *context)
+{
+    task_run runs[MOST_RUNS];
+    const int n = team < MOST_RUNS ? team : MOST_RUNS;
+    for (int i = 0; i < n; i++) {
+        const int64_t each = count / n, more = count % n; /* the first `more` runs have one task more */
+        atomic_init(&runs[i].next, i * each + (i < more ? i : more));
+        runs[i].end = (i + 1) * each + (i + 1 < more ? i + 1 : more);
+    }
+#pragma omp parallel num_threads(team)
+    {
+        const int worker = omp_get_thread_num(), own = worker % n;
+        for (int at = own;;) {
+            if (left_in(&runs[at]) == 0) at = fullest(runs, n);
+            if (left_in(&runs[at]) == 0) break;
+            const int64_t i = atomic_fetch_add_explicit(&runs[at].next, 1, memory_order_relaxed);
+            if (i < runs[at].end) task(context, i, worker);
+            at = own; /* if that is empty, look again where most is left */
+        }
+    }
+}
 #endif
 
 int32_t tl_team_workers(const tlamp_exec *exec)
@@ -21,9 +68,7 @@ void tl_team_run(const tlamp_exec *exec, int32_t workers, int64_t count, tlamp_t
     }
 #ifdef _OPENMP
     if (workers > 1 && count > 1) {
-        const int team = (int)(count < workers ? count : workers);
-#pragma omp parallel for num_threads(team) schedule(dynamic, 1)
-        for (int64_t i = 0; i < count; i++) task(context, i, omp_get_thread_num());
+        run_team((int)(count < workers ? count : workers), count, task, context);
         return;
     }
 #endif

@@ -9,8 +9,8 @@
 enum { TL_MAX_WORKERS = 1024 };
 int32_t tl_team_workers(const tlamp_exec *exec);
 
-/* Runs task(context, i, worker) for i in [0, count), worker below `workers`; returns when all are done. Tasks are handed out
- * in rising order. */
+/* Runs task(context, i, worker) for i in [0, count), worker below `workers`; returns when all are done. OpenMP: neighbours
+ * run on the same worker, in rising order, as far as that leaves none idle. */
 void tl_team_run(const tlamp_exec *exec, int32_t workers, int64_t count, tlamp_task task, void *context);
 
 #endif

@@ -58,7 +58,8 @@ int tl_is_scalar_only(void) { return highest_rung() == 0; }
 
 static int is_available(const tl_entry *e)
 {
-    return (e->features & ~tl_cpu_features()) == 0 && rung_of(e->kernel->isa) <= highest_rung();
+    if ((e->features & ~tl_cpu_features()) != 0 || rung_of(e->kernel->isa) > highest_rung()) return 0;
+    return !(e->features & TL_CPU_AMX) || tl_cpu_permits_tiles();
 }
 
 int32_t tlamp_kernels(tlamp_kernel_info *kernels, int32_t count)
@@ -129,18 +130,25 @@ static tlamp_status check_lamp(const tlamp_policy *policy, tlamp_error *err)
     return TLAMP_OK;
 }
 
+const tl_kernel *tl_find_kernel(const tlamp_problem *problem)
+{
+    const int lamp = problem->policy->kind == TLAMP_POLICY_LAMP;
+    for (int i = 0; i < ENTRIES; i++) {
+        const tl_kernel *kernel = entries[i].kernel;
+        if (kernel->lamp == lamp && is_available(&entries[i]) && kernel->supports(problem)) return kernel;
+    }
+    return NULL;
+}
+
 tlamp_status tl_choose_kernel(const tl_kernel **kernel, const tlamp_problem *problem, tlamp_error *err)
 {
     const int lamp = problem->policy->kind == TLAMP_POLICY_LAMP;
     tlamp_status s = check_features(problem, err);
     if (!s && lamp) s = check_lamp(problem->policy, err);
     if (s) return s;
-    for (int i = 0; i < ENTRIES; i++) {
-        if (!is_available(&entries[i]) || entries[i].kernel->lamp != lamp || !entries[i].kernel->supports(problem))
-            continue;
-        *kernel = entries[i].kernel;
-        atomic_store(&planned, 1);
-        return TLAMP_OK;
-    }
-    return tl_fail(err, TLAMP_UNSUPPORTED_HARDWARE, "isa", "no kernel of this library runs this on this machine");
+    *kernel = tl_find_kernel(problem);
+    if (!*kernel)
+        return tl_fail(err, TLAMP_UNSUPPORTED_HARDWARE, "isa", "no kernel of this library runs this on this machine");
+    atomic_store(&planned, 1);
+    return TLAMP_OK;
 }

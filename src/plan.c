@@ -17,6 +17,9 @@ static tl_shape make_shape(const tlamp_problem *p, const tl_kernel *kernel)
 {
     const tlamp_policy *policy = p->policy;
     tl_shape s = {.head_dim_qk = p->head_dim_qk, .head_dim_v = p->head_dim_v};
+    s.q_dtype = p->q_dtype;
+    s.k_dtype = p->k_dtype;
+    s.v_dtype = p->v_dtype;
     s.heads_q = p->num_heads_q;
     s.heads_k = p->num_heads_k;
     s.group_heads = p->num_heads_k ? p->num_heads_q / p->num_heads_k : 0;

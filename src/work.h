@@ -129,10 +129,10 @@ TL_INLINE tl_task_work tl_task_at(const tl_wave *w, int64_t index)
     const tl_shape *shape = &call->shape;
     const tl_sequence *s = tl_owner(w, index, 1);
     const int64_t i = index - s->task_begin, parts = tl_head_tasks(shape), rows = tl_row_tasks(shape, s->lq);
-    const int causal = s->mask.right >= 0;
-    /* Causal: the last rows see most, and come first. Otherwise head by head, so that K and V stay in cache. */
-    const int64_t per_row = shape->heads_k * parts;
-    const int64_t row = causal ? rows - 1 - i / per_row : i % rows, rest = causal ? i % per_row : i / rows;
+    /* Head by head, so that K and V stay in cache. Causal: the last rows see most, the first least. They take turns, so that
+     * any run of neighbours has its share of the work. */
+    const int64_t place = i % rows, rest = i / rows;
+    const int64_t row = s->mask.right < 0 ? place : place % 2 ? place / 2 : rows - 1 - place / 2;
     const int32_t kv_head = (int32_t)(rest / parts), first = (int32_t)(rest % parts) * shape->task_heads;
     const int64_t per_part = tl_tasks_per_part(shape), part = row / per_part * shape->part_tokens;
     const int64_t token0 = part + row % per_part * shape->task_tokens;

@@ -133,7 +133,7 @@ TL_INLINE tl_v tl_v_exp2(tl_v x)
  * joins both. VPMADDUBSW on bytes needs an abs, a sign and a second multiply per step, and is no faster (measured). */
 
 typedef int16_t tl_qcode;
-enum { TL_CODES = 2, TL_KEY_BIAS = 0 /* what is added to a key's code */ };
+enum { TL_CODES = 2, TL_KEY_BIAS = 0 /* what is added to a key's code */, TL_CODE_UNITS = 1 };
 
 TL_INLINE tl_vi tl_vi_set(int32_t x) { return _mm256_set1_epi32(x); }
 TL_INLINE tl_vi tl_vi_load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }

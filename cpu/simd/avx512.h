@@ -123,7 +123,7 @@ TL_INLINE tl_v tl_v_from_int(tl_vi a) { return _mm512_cvtepi32_ps((__m512i)a); }
 #ifndef TL_DOT_BYTES /* two int16 channels in a 32-bit lane, as in simd/avx2.h */
 
 typedef int16_t tl_qcode;
-enum { TL_CODES = 2, TL_KEY_BIAS = 0 /* what is added to a key's code */ };
+enum { TL_CODES = 2, TL_KEY_BIAS = 0 /* what is added to a key's code */, TL_CODE_UNITS = 1 };
 
 TL_INLINE tl_vi tl_vi_dot(tl_vi sum, tl_vi q, tl_vi k)
 {
@@ -137,6 +137,16 @@ TL_INLINE void tl_store_codes(tl_qcode *to, tl_v x, int32_t bias)
 {
     const __m512i i = _mm512_add_epi32(_mm512_cvtps_epi32(x), _mm512_set1_epi32(bias));
     _mm256_storeu_si256((__m256i *)(void *)to, _mm512_cvtepi32_epi16(i));
+}
+
+#else /* four bytes, as the including file multiplies them */
+
+typedef uint8_t tl_qcode; /* of a query: int8_t in the same bits */
+
+TL_INLINE void tl_store_codes(tl_qcode *to, tl_v x, int32_t bias)
+{
+    const __m512i i = _mm512_add_epi32(_mm512_cvtps_epi32(x), _mm512_set1_epi32(bias));
+    _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtepi32_epi8(i));
 }
 #endif
 

@@ -7,8 +7,7 @@
 #define TL_DOT_BYTES
 #include "simd/avx512.h"
 
-typedef uint8_t tl_qcode; /* of a query: int8_t in the same bits */
-enum { TL_CODES = 4, TL_KEY_BIAS = 128 };
+enum { TL_CODES = 4, TL_KEY_BIAS = 128, TL_CODE_UNITS = 1 };
 
 TL_INLINE tl_vi tl_vi_dot(tl_vi sum, tl_vi q, tl_vi k)
 {
@@ -17,13 +16,6 @@ TL_INLINE tl_vi tl_vi_dot(tl_vi sum, tl_vi q, tl_vi k)
 #else /* gcc 12 moves accumulators through the stack for the intrinsic's __m512i */
     return __builtin_ia32_vpdpbusd_v16si(sum, k, q);
 #endif
-}
-
-/* Rounds to nearest even; x within -127 .. 127. */
-TL_INLINE void tl_store_codes(tl_qcode *to, tl_v x, int32_t bias)
-{
-    const __m512i i = _mm512_add_epi32(_mm512_cvtps_epi32(x), _mm512_set1_epi32(bias));
-    _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtepi32_epi8(i));
 }
 
 #endif

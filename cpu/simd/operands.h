@@ -19,15 +19,16 @@
  *   void tl_int8_scales(x, int8, begin, end)              comes before tl_int8_pack, for whole units
  * tl_values:
  *   tl_values_suits, tl_values_lay_out_keys, tl_values_lay_out_task, tl_values_pack as above, and
- *   unsigned char *nonfinite                              a member of its struct: [keys / 16] V of the panel has a NaN or Inf
+ *   uint16_t *nonfinite                                   a member of its struct: [keys / 16] bit j: V of the panel's key j
+ *                                                         has a NaN or Inf, and is packed as 0
  *   float tl_values_weigh(p, n, ref)                      one row's logits become P = 2^(logit - ref), in place, in the form
  *                                                         that it multiplies with; returns their sum, unrounded
- *   void tl_values_run(x, values, rows, p, j, at, n, o)   O += P V: columns [j, j + n) of P, whose keys begin at `at` and
- *                                                         whose V is finite
- *   void tl_values_key(x, values, p, j, at, o)            the same for one row and one column, whose V may not be
+ *   void tl_values_run(x, values, rows, p, at, n, o)      O += P V: columns [0, n) of P, whose keys begin at `at`
+ *   float tl_values_weight(p, j)                          the number that column j of a row of P stands for
  *
- * x is the tl_operands below, which tl_ctx contains; its fields are set before the first of these functions is called. Rows of s, p and o lie TL_SCORE_STRIDE, TL_SCORE_STRIDE and x->o_stride
- * floats apart. `at` counts from the first packed key, x->first.
+ * Task memory is for whole row blocks. x is the tl_operands below, which tl_ctx contains; its fields are set before the
+ * first of these functions is called. Rows of s, p and o lie TL_SCORE_STRIDE, TL_SCORE_STRIDE and x->o_stride floats apart.
+ * `at` counts from the first packed key, x->first.
  */
 #ifndef TL_CPU_SIMD_OPERANDS_H
 #define TL_CPU_SIMD_OPERANDS_H
@@ -49,9 +50,13 @@ enum {
 #endif
 #define TL_SPAN_MAX 4
 
+#ifndef TL_SCORE_TAIL
+#define TL_SCORE_TAIL 0 /* floats behind a row's scores, where the form of P needs them */
+#endif
+
 enum {
     TL_SPAN_KEYS = TL_SPAN_MAX * 64,
-    TL_SCORE_STRIDE = TL_SPAN_KEYS + 16 /* no power of two: rows of scores would crowd a few cache sets */
+    TL_SCORE_STRIDE = TL_SPAN_KEYS + TL_SCORE_TAIL + 16 /* no power of two: rows would crowd a few cache sets */
 };
 
 #define TL_UNROLL_4 _Pragma("GCC unroll 4") /* long loops: fewer branches, and short enough a count to be predicted */
@@ -70,6 +75,15 @@ typedef struct {
 } tl_operands;
 
 TL_INLINE int32_t tl_least(int64_t a, int64_t b) { return (int32_t)(a < b ? a : b); }
+
+#ifndef TL_SUMS_PLANES
+#define TL_SUMS_PLANES 0
+#endif
+
+#ifndef TL_OWN_AGENT
+TL_INLINE void tl_agent_begin(void) {} /* takes up a task */
+TL_INLINE void tl_agent_end(void) {}
+#endif
 
 /* Some panel of keys [at, at + n) of the packed ones is marked. */
 TL_INLINE int tl_any_marked(const unsigned char *panels, int64_t at, int32_t n)

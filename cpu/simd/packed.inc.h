@@ -71,7 +71,7 @@ static void tl_lay_out_keys(tl_ctx *x, const tl_shape *shape, int64_t n, tl_aren
 /* Lays the scratch out; with base NULL only to learn the size. */
 static void tl_lay_out(tl_ctx *x, const tl_shape *shape, tl_arena *a)
 {
-    const int64_t rows = (int64_t)shape->task_tokens * shape->task_heads;
+    const int64_t rows = tl_round_up((int64_t)shape->task_tokens * shape->task_heads, TL_ROWS);
     tl_operands *in = &x->in;
     in->d = shape->head_dim_qk;
     in->dv = shape->head_dim_v;
@@ -177,29 +177,31 @@ TL_INLINE void tl_scores_wait(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
     (void)rb;
 }
 
-/* One panel of keys some of whose V is not finite. A key that the row does not see is left out: 0 * NaN is NaN. */
-static void tl_values_nonfinite(tl_ctx *x, int32_t row, int32_t rows, const float *p, int32_t j, int64_t at, float *o)
+/* Column j of P, whose V is not finite and so was left out. Rows that do not see the key leave it out: 0 * NaN is NaN. */
+static void tl_values_nonfinite(tl_ctx *x, int32_t row, int32_t rows, const float *p, int32_t j, int64_t key, float *o)
 {
-    for (int32_t r = 0; r < rows; r++)
-        for (int32_t i = j; i < j + TL_PANEL; i++)
-            if (tl_row_sees(&x->in.cpu, row + r, x->in.first + at + i))
-                tl_values_key(&x->in, &x->values, p + r * TL_SCORE_STRIDE, i, at + i, o + (int64_t)r * x->in.o_stride);
+    const tl_cpu *c = &x->in.cpu;
+    const tl_call *call = c->call;
+    float *v = x->in.token;
+    tl_widen(v, tl_row(&call->v, c->seq->batch, c->seq->k_start, key, c->kv_head), x->in.dv, call->v.dtype,
+             tl_value_scale(call, c->seq, c->kv_head, key));
+    for (int32_t r = 0; r < rows; r++, p += TL_SCORE_STRIDE, o += x->in.o_stride) {
+        if (!tl_row_sees(c, row + r, key)) continue;
+        const tl_v weight = tl_v_set(tl_values_weight(p, j));
+        for (int32_t i = 0; i < x->in.o_stride; i += TL_LANES)
+            tl_v_store(o + i, tl_v_fma(weight, tl_v_load(v + i), tl_v_load(o + i)));
+    }
 }
 
 static void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span span, int32_t rb)
 {
     const int32_t first = rb * TL_ROWS, rows = tl_rows_here(x, rb);
-    const int64_t at = (int64_t)span.first * x->in.cpu.task.tile_keys - x->in.first;
+    const int64_t key = (int64_t)span.first * x->in.cpu.task.tile_keys, at = key - x->in.first;
     float *o = acc->o + (int64_t)first * x->in.o_stride;
-    for (int32_t j = 0, n; j < s->cols; j += n) { /* runs of finite V */
-        n = TL_PANEL;
-        if (tl_any_marked(x->values.nonfinite, at + j, TL_PANEL)) {
-            tl_values_nonfinite(x, first, rows, s->s, j, at, o);
-            continue;
-        }
-        while (j + n < s->cols && !tl_any_marked(x->values.nonfinite, at + j + n, TL_PANEL)) n += TL_PANEL;
-        tl_values_run(&x->in, &x->values, rows, s->s, j, at + j, n, o);
-    }
+    tl_values_run(&x->in, &x->values, rows, s->s, at, s->cols, o);
+    for (int32_t j = 0; j < s->cols; j++)
+        if (x->values.nonfinite[(at + j) / TL_PANEL] >> (at + j) % TL_PANEL & 1)
+            tl_values_nonfinite(x, first, rows, s->s, j, key + j, o);
 }
 
 TL_INLINE void tl_values_wait(tl_ctx *x, tl_acc *acc)
@@ -465,7 +467,9 @@ static void tl_attend(const tl_call *call, const tl_sequence *seq, const tl_prep
     tl_ctx x = {.in.cpu = {*task, call, seq, prepared, counters, head, head / call->shape.group_heads}};
     tl_start(&x, scratch);
     x.in.factor = tl_logits_are_plain(call) ? call->softmax_scale * TL_LOG2E : 1.f;
+    tl_agent_begin();
     tl_tile_loop(&x);
+    tl_agent_end();
 }
 
 extern const tl_kernel TL_SYMBOL;
@@ -473,6 +477,7 @@ const tl_kernel TL_SYMBOL = {
     .name = TL_SYMBOL_NAME,
     .isa = TL_ISA,
     .supports = tl_supports,
+    .planes = TL_SUMS_PLANES,
     .max_rows = TL_ROWS * TL_ROW_BLOCKS,
     .scratch_bytes = tl_scratch_bytes,
     .packed_bytes = tl_packed_bytes,

@@ -4,7 +4,7 @@
 typedef struct {
     float *v;
     int64_t stride; /* floats from one panel of channels to the next */
-    unsigned char *nonfinite;
+    uint16_t *nonfinite;
 } tl_values;
 
 TL_INLINE int tl_values_suits(const tlamp_problem *problem)
@@ -14,7 +14,7 @@ TL_INLINE int tl_values_suits(const tlamp_problem *problem)
 
 static void tl_values_lay_out_keys(tl_values *v, const tl_shape *shape, int64_t keys, tl_arena *a)
 {
-    v->nonfinite = tl_take(a, keys / TL_PANEL);
+    v->nonfinite = tl_take(a, keys / TL_PANEL * 2);
     v->stride = (keys + 1) * TL_PANEL; /* one row more: panels of 2^n keys would crowd a few cache sets */
     v->v = tl_take(a, tl_ceil_div(shape->head_dim_v, TL_PANEL) * v->stride * 4);
 }
@@ -29,16 +29,20 @@ TL_INLINE void tl_values_lay_out_task(tl_values *v, const tl_shape *shape, int64
 
 /* ---- packing */
 
-/* 16 keys. Returns whether their V holds a NaN or Inf. */
-TL_INLINE int tl_pack_values_from(const tl_operands *x, const tl_values *v, int64_t key, const int32_t dtype)
+/* 16 keys without those in `out`. Returns a bit for each one that holds a NaN or Inf. */
+TL_INLINE int32_t tl_pack_values_from(const tl_operands *x, const tl_values *v, int64_t key, int32_t out,
+                                      const int32_t dtype)
 {
     const tl_call *call = x->cpu.call;
     const tl_sequence *seq = x->cpu.seq;
     const tl_v zero = tl_v_set(0.f);
-    tl_v bad = zero;
+    int32_t found = 0;
     for (int32_t j = 0; j < TL_PANEL; j++) {
         const int64_t k = tl_min64(key + j, seq->lk - 1);
-        const int32_t dv = key + j < seq->lk ? x->dv : 0; /* P is 0 where no key is: V must be finite there */
+        const int32_t dv = key + j < seq->lk && !(out >> j & 1)
+                               ? x->dv
+                               : 0; /* P is 0 where no key is: V must be finite there */
+        tl_v bad = zero;
         const unsigned char *row = tl_row(&call->v, seq->batch, seq->k_start, k, x->cpu.kv_head);
         const tl_v scale = tl_v_set(tl_value_scale(call, seq, x->cpu.kv_head, k));
         float *to = v->v + (key - x->first + j) * TL_PANEL;
@@ -49,24 +53,28 @@ TL_INLINE int tl_pack_values_from(const tl_operands *x, const tl_values *v, int6
                 bad = tl_v_fma(a, zero, bad); /* 0, or NaN for ever */
                 tl_v_store(to + l, a);
             }
+        found |= tl_is_nan(tl_v_sum(bad)) << j;
     }
-    return tl_is_nan(tl_v_sum(bad));
+    return found;
 }
 
-static int tl_pack_values(const tl_operands *x, const tl_values *v, int64_t key)
+static int32_t tl_pack_values(const tl_operands *x, const tl_values *v, int64_t key, int32_t out)
 {
     switch (x->cpu.call->v.dtype) {
-    case TL_F32: return tl_pack_values_from(x, v, key, TL_F32);
-    case TL_F16: return tl_pack_values_from(x, v, key, TL_F16);
-    case TL_BF16: return tl_pack_values_from(x, v, key, TL_BF16);
-    default: return tl_pack_values_from(x, v, key, TL_I8);
+    case TL_F32: return tl_pack_values_from(x, v, key, out, TL_F32);
+    case TL_F16: return tl_pack_values_from(x, v, key, out, TL_F16);
+    case TL_BF16: return tl_pack_values_from(x, v, key, out, TL_BF16);
+    default: return tl_pack_values_from(x, v, key, out, TL_I8);
     }
 }
 
 static void tl_values_pack(const tl_operands *x, const tl_values *v, int64_t begin, int64_t end)
 {
-    for (int64_t key = begin; key < end; key += TL_PANEL)
-        v->nonfinite[(key - x->first) / TL_PANEL] = (unsigned char)tl_pack_values(x, v, key);
+    for (int64_t key = begin; key < end; key += TL_PANEL) {
+        const int32_t out = tl_pack_values(x, v, key, 0);
+        if (out) (void)tl_pack_values(x, v, key, out);
+        v->nonfinite[(key - x->first) / TL_PANEL] = (uint16_t)out;
+    }
 }
 
 /* ---- P */
@@ -130,17 +138,14 @@ TL_CALL void tl_value_rows(const tl_operands *x, const tl_values *v, int32_t row
     }
 }
 
-static void tl_values_run(const tl_operands *x, const tl_values *v, int32_t rows, const float *p, int32_t j, int64_t at,
-                          int32_t n, float *o)
+static void tl_values_run(const tl_operands *x, const tl_values *v, int32_t rows, const float *p, int64_t at, int32_t n,
+                          float *o)
 {
     const int32_t panels = x->o_stride / TL_PANEL;
     for (tl_piece t = tl_first_piece(TL_TILE_ROWS, rows, panels, TL_TILE_PANELS); t.rows;
          t = tl_next_piece(TL_TILE_ROWS, rows, panels, TL_TILE_PANELS, t))
-        tl_value_rows(x, v, t.rows, p + t.row * TL_SCORE_STRIDE + j, at, n, t.at, t.at + t.n,
+        tl_value_rows(x, v, t.rows, p + t.row * TL_SCORE_STRIDE, at, n, t.at, t.at + t.n,
                       o + (int64_t)t.row * x->o_stride);
 }
 
-TL_INLINE void tl_values_key(const tl_operands *x, const tl_values *v, const float *p, int32_t j, int64_t at, float *o)
-{
-    tl_value_rows(x, v, 1, p + j, at, 1, 0, x->o_stride / TL_PANEL, o);
-}
+TL_INLINE float tl_values_weight(const float *p, int32_t j) { return p[j]; }

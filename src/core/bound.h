@@ -58,11 +58,17 @@ TL_INLINE float tl_epsilon_high(float magnitudes, int32_t d, float scale)
     return tl_gamma((float)d + 4.f) * magnitudes * scale;
 }
 
+/* The same sum of n terms by bf16 planes (ALGORITHMS F), in roundings: a term passes at most 16 of a chain and 1 of the two
+ * chains' sum in its tile product, then every tile product after it, of which there are at most 6 for `tiles` tiles of 32
+ * terms. Parts left out are below 2^-20 (1 + 2^-9), 16 u and a little. Four more as above. */
+TL_INLINE float tl_roundings_planes(float tiles) { return 17.f + 6.f * tiles + 17.f + 4.f; }
+
 /* Numbers below 2^-126 may be taken as 0, on the way in (DAZ), in products, and in the product of two INT8 scales
- * (times 127^2 d). Far below anything else unless the operands themselves are that small. */
+ * (times 127^2 d); the same with a number's planes, all but the first of which may be that small: 2^-126 (1 + 2^-7). Far
+ * below anything else unless the operands themselves are that small. */
 TL_INLINE float tl_epsilon_underflow(float q_norm, float k_norm, int32_t d, float scale)
 {
-    return (float)d * 0x1p-110f * (1.f + scale) + (float)d * 0x1p-126f * (q_norm + k_norm) * scale;
+    return (float)d * 0x1p-110f * (1.f + scale) + (float)d * 0x1.02p-126f * (q_norm + k_norm) * scale;
 }
 
 /* ------------------------------------------------------------------------------------------------ weights */

@@ -3,6 +3,7 @@
  *
  * The computation that is bounded, in f32 and in log2 units (core/tile_loop.inc.h):
  *     x   = dot(q, k) in f32 in any order, or from INT8 codes         tl_epsilon_high, tl_epsilon_int8
+ *           or by bf16 planes, as O may be                            tl_roundings_planes
  *     t   = log2(e) * (cap * tanh(scale * x / cap) + bias - alibi)    logit_error: 4 u |t|; 8 u with bias
  *     p   = exp2(t - m), then times exp2(m_old - m_new) whenever the reference m moves; it moves by at least 8
  *     l   = sum p, O = sum p v, O / l                                 gamma_n of the terms
@@ -17,6 +18,7 @@
 
 #include "core/bound.h"
 #include "core/routing.h"
+#include "dispatch.h"
 
 #define LN2 0.6931471805599453
 #define TL_U_F16 0x1p-11  /* unit roundoff of f16 */
@@ -26,6 +28,7 @@
 struct tl_ref_bound {
     const tl_ref *ref;
     bool promised;     /* the policy is one that is bounded here */
+    bool planes;       /* f32 products may be made of bf16 planes */
     tl_token *query;   /* [num_heads_q][rows]; NULL where nothing is INT8 */
     tl_token *key;     /* [num_heads_k][keys] */
     double *mean_norm; /* [batch][num_heads_k] of K, 0 without smooth_k */
@@ -314,7 +317,9 @@ tl_ref_bound *tl_ref_bound_create(const tl_ref *ref)
     const bool odd = policy->hadamard || (policy->smooth_k && ref->problem.k_dtype == TLAMP_INT8);
     const bool pv8 = policy->pv == TLAMP_PV_INT8, pv32 = policy->pv == TLAMP_PV_AUTO || policy->pv == TLAMP_PV_F32;
     const bool values = pv32 || (pv8 && policy->state == TLAMP_STATE_F32);
+    const tl_kernel *kernel = tl_find_kernel(&ref->problem);
     bound->ref = ref;
+    bound->planes = kernel && kernel->planes;
     bound->promised = values && ref->problem.num_policies == 1 && (high || (int8 && !odd));
     if (pv8 && bound->promised) {
         bound->v_step = zeroed(ref->problem.num_heads_k, value_blocks(ref) * ref->problem.head_dim_v, sizeof(double));
@@ -418,7 +423,11 @@ static double product_error(const tl_ref_bound *bound, const tl_ref_row *row, co
                    (double)(tl_epsilon_high((float)shift, d, scale) +
                             0x1p-22f * (float)(x->magnitudes + shift) * scale);
     }
-    return (double)tl_epsilon_high((float)x->magnitudes, d, scale) + underflow;
+    double high = (double)tl_epsilon_high((float)x->magnitudes, d, scale);
+    if (bound->planes)
+        high = fmax(high,
+                    (double)(tl_gamma(tl_roundings_planes((float)tl_ceil_div(d, 32))) * (float)x->magnitudes * scale));
+    return high + underflow;
 }
 
 /* Can any intermediate of the logit leave f32? Then nothing is promised. */
@@ -536,12 +545,21 @@ static bool charge_row(const tl_ref_bound *bound, const tl_ref_row *row, double 
  * 2^8, relative to a sum of at least 1. A weight that vanishes because its logit is off is charged already. */
 static double vanishing(const charges *c) { return (double)c->n * 0x1p-116; }
 
-/* Relative error of the sums l and O, each of n terms (a product and a sum), rescaled when m moves. */
-static double sum_error(const tl_ref_row *row, const charges *c)
+/* Relative error of a sum whose terms (a product each, for O) pass so many roundings, and are rescaled when m moves. */
+static double sum_error(const tl_ref_row *row, const charges *c, double roundings)
 {
     const double moves = fmin((double)c->n, 2 + (row->top - c->low) / (8 * LN2)) + eager_moves(row);
-    const double gamma = (double)tl_gamma((float)((double)c->n + moves + 8 + (double)row->ref->problem.num_splits));
+    const double gamma = (double)tl_gamma((float)(roundings + moves + 8 + (double)row->ref->problem.num_splits));
     return gamma < 0.5 ? gamma / (1 - gamma) : HUGE_VAL;
+}
+
+/* ... of l, and of O. Planes: tiles begin at multiples of 16 keys, and those without a seen key add 0. */
+static double weights_error(const tl_ref_row *row, const charges *c) { return sum_error(row, c, (double)c->n); }
+static double values_error(const tl_ref_bound *bound, const tl_ref_row *row, const charges *c)
+{
+    const double tiles = fmin((double)c->n, (double)(tl_ceil_div(row->seq.lk, 16) + 1));
+    const double planes = bound->planes ? (double)tl_roundings_planes((float)tiles) : 0;
+    return sum_error(row, c, fmax((double)c->n, planes));
 }
 
 /* ------------------------------------------------------------------------------------------------ outputs */
@@ -608,7 +626,8 @@ static void output_bound(const tl_ref_bound *promise, const tl_ref_row *row, con
                          const double *o, const double *abs_pv, double *work, double *bound)
 {
     const tlamp_problem *p = &row->ref->problem;
-    const double held = held_error(row), sums = 2 * (sum_error(row, c) + held / (1 - fmin(held, 0.5))); /* O and l */
+    const double held = held_error(row);
+    const double sums = weights_error(row, c) + values_error(promise, row, c) + 2 * held / (1 - fmin(held, 0.5));
     double *low = work, *high = work + p->head_dim_v;
     value_range(row, work + 2 * p->head_dim_v, low, high);
     for (int32_t i = 0; i < p->head_dim_v; i++) {
@@ -633,7 +652,7 @@ static double log_bound(const tl_ref_row *row, const charges *c)
     const double sizes = fabs(row->lse) + fabs(row->top) + 6 + log((double)c->n + 1);
     const double held = held_error(row);
     if (held > 0 && !(held < 0.5 && c->n < 60000)) return HUGE_VAL;
-    return fmin(log1p(c->a), c->eps) + sum_error(row, c) + 2 * held + held_floor(row, c) + vanishing(c) +
+    return fmin(log1p(c->a), c->eps) + weights_error(row, c) + 2 * held + held_floor(row, c) + vanishing(c) +
            2 * (double)TL_U_EXP * sizes * (double)row->ref->problem.num_splits;
 }
 

@@ -1,0 +1,191 @@
+/* The operands of INT8 products: queries as rows of codes, keys as [keys / 16][units][16] 32-bit units of TL_CODES channels.
+ * TL_CODE_UNITS: what the units of a token are made up to a multiple of. */
+#include "simd/operands.h"
+
+typedef struct {
+    int32_t units, code_stride; /* 32-bit units of a token's codes; codes from one row to the next */
+
+    /* of the packed keys */
+    tl_qcode *keys;
+    float *scale;                  /* [keys] */
+    unsigned char *flagged;        /* [keys] left out of INT8 */
+    unsigned char *panels_flagged; /* [keys / 16] a key of the panel is */
+
+    /* of the task's queries */
+    tl_qcode *q;              /* [rows][code_stride] */
+    int32_t *q_start;         /* [rows] where the sum of products starts: takes the bias of the keys' codes back */
+    float *q_scale, *q_mean;  /* [rows] times x->factor: INT8 scale; q . mean of K, with smooth_k */
+    unsigned char *q_flagged; /* [rows] */
+    int32_t some_q_flagged;
+
+    tl_qcode *codes; /* [TL_PANEL][code_stride] scratch */
+} tl_int8;
+
+/* What lies behind the last channel is never NaN or Inf, and 0 in queries: keys may hold anything there. */
+TL_INLINE int32_t tl_int8_units(const tl_shape *shape)
+{
+    return (int32_t)tl_round_up(tl_ceil_div(shape->head_dim_qk, TL_CODES), TL_CODE_UNITS);
+}
+
+static void tl_int8_lay_out_keys(tl_int8 *z, const tl_shape *shape, int64_t keys, tl_arena *a)
+{
+    const int64_t n = shape->int8 ? keys : 0;
+    z->keys = tl_take(a, n * tl_int8_units(shape) * 4);
+    z->scale = tl_take(a, n * 4);
+    z->flagged = tl_take(a, n);
+    z->panels_flagged = tl_take(a, n / TL_PANEL);
+}
+
+static void tl_int8_lay_out_task(tl_int8 *z, const tl_shape *shape, int64_t rows, tl_arena *a)
+{
+    const int64_t n = shape->int8 ? rows : 0, code = (int64_t)sizeof(tl_qcode);
+    z->code_stride = (int32_t)tl_round_up(shape->head_dim_qk, TL_LANES * TL_CODES);
+    z->units = tl_int8_units(shape);
+    z->q = tl_take(a, n * z->code_stride * code);
+    z->q_start = tl_take(a, n * 4);
+    z->q_scale = tl_take(a, n * 4);
+    z->q_mean = tl_take(a, n * 4);
+    z->q_flagged = tl_take(a, n);
+    z->codes = tl_take(a, shape->int8 ? TL_PANEL * z->code_stride * code : 0);
+}
+
+/* A widened row's codes; bias is added to each. */
+static void tl_encode(tl_qcode *to, const float *x, int32_t n, float inverse, int32_t bias)
+{
+    for (int32_t i = 0; i < n; i += TL_LANES)
+        tl_store_codes(to + i, tl_v_mul(tl_v_load(x + i), tl_v_set(inverse)), bias);
+}
+
+/* ---- keys */
+
+/* Which keys of one unit are flagged, and what their scales come from (as tl_unit_quants): z->scale holds largest magnitudes,
+ * or the caller's scales, until tl_int8_pack. */
+static void tl_int8_scales(const tl_operands *x, const tl_int8 *z, int64_t begin, int64_t end)
+{
+    const tl_cpu *c = &x->cpu;
+    const int given = c->call->k.scale != NULL, shared = !given && c->call->policy->scales != TLAMP_SCALES_TOKEN;
+    float block = 0.f;
+    for (int64_t key = begin; key < end; key++) {
+        const int seen = key < c->seq->lk && tl_key_is_seen(c->seq, c->prepared, key);
+        if (seen) tl_widen_centred_key(x->token, c, key);
+        const float peak = seen ? tl_peak(x->token, x->d) : 0.f;
+        const int64_t at = key - x->first;
+        z->flagged[at] = !tl_is_finite(peak);
+        if (!c->call->shape.fly) c->counters->nonfinite_tokens += z->flagged[at]; /* on the fly, nobody counts keys */
+        z->scale[at] = z->flagged[at] ? 0.f : peak;
+        block = tl_max(z->scale[at], block);
+        if (given) z->scale[at] = seen ? tl_key_scale(c->call, c->seq, c->kv_head, key) : 0.f;
+    }
+    for (int64_t key = begin; key < end && shared; key++) z->scale[key - x->first] = block;
+}
+
+/* Codes of 16 keys, and their scales. Returns whether one of them is flagged. */
+static int tl_pack_codes(const tl_operands *x, const tl_int8 *z, int64_t key)
+{
+    const tl_cpu *c = &x->cpu;
+    const int64_t at = key - x->first;
+    int flagged = 0;
+    for (int32_t j = 0; j < TL_PANEL; j++) {
+        const int used = key + j < c->seq->lk && tl_key_is_seen(c->seq, c->prepared, key + j) && !z->flagged[at + j];
+        const tl_quant quant = c->call->k.scale ? tl_given_quant(z->scale[at + j])
+                                                : tl_policy_quant(c->call->policy, z->scale[at + j]);
+        if (used)
+            tl_widen_centred_key(x->token, c, key + j);
+        else
+            memset(x->token, 0, sizeof *x->token * (size_t)x->q_stride);
+        tl_encode(z->codes + (int64_t)j * z->code_stride, x->token, x->d, quant.inverse, TL_KEY_BIAS);
+        z->scale[at + j] = tl_kernel_scale(quant);
+        flagged |= z->flagged[at + j];
+    }
+    float *panel = (float *)(void *)(z->keys + at * z->units * TL_CODES);
+    const float *units = (const float *)(const void *)z->codes; /* in fact: four bytes that stay together */
+    for (int32_t u = 0; u < z->units; u += TL_LANES)
+        for (int32_t j = 0; j < TL_PANEL; j += TL_LANES) {
+            tl_v square[TL_LANES];
+            TL_UNROLL for (int i = 0; i < TL_LANES; i++)
+                square[i] = tl_v_load(units + (int64_t)(j + i) * (z->code_stride / TL_CODES) + u);
+            tl_store_square(panel, u, z->units, j, square);
+        }
+    return flagged;
+}
+
+static void tl_int8_pack(const tl_operands *x, const tl_int8 *z, int64_t begin, int64_t end)
+{
+    for (int64_t key = begin; key < end; key += TL_PANEL)
+        z->panels_flagged[(key - x->first) / TL_PANEL] = (unsigned char)tl_pack_codes(x, z, key);
+}
+
+/* ---- queries */
+
+/* The largest magnitude of a head's query tokens [first, last], over rows that see a key and hold no NaN or Inf. Rows of
+ * the task are at hand. */
+static float tl_query_peak(const tl_operands *x, int32_t head, int64_t first, int64_t last)
+{
+    const tl_cpu *c = &x->cpu;
+    float top = 0.f;
+    for (int64_t token = first; token <= last; token++) {
+        if (!tl_row_sees_a_key(c->call, c->seq, head, token)) continue;
+        const int64_t i = token - c->task.token0;
+        const float *q = x->token;
+        if (i >= 0 && i < c->task.tokens)
+            q = x->q + ((head - c->head) * (int64_t)c->task.tokens + i) * x->q_stride;
+        else
+            tl_widen_query(x->token, c, head, token);
+        const float peak = tl_peak(q, x->d);
+        if (tl_is_finite(peak)) top = tl_max(peak, top);
+    }
+    return top;
+}
+
+static void tl_quantise_query(const tl_operands *x, tl_int8 *z, int32_t r, tl_quant quant)
+{
+    const float *q = x->q + (int64_t)r * x->q_stride, *mean = x->cpu.prepared->mean;
+    tl_qcode *codes = z->q + (int64_t)r * z->code_stride;
+    const int flagged = !tl_is_finite(tl_peak(q, x->d));
+    z->q_flagged[r] = (unsigned char)flagged;
+    z->some_q_flagged |= flagged;
+    x->cpu.counters->nonfinite_tokens += flagged;
+    memset(codes, 0, sizeof *codes * (size_t)z->code_stride);
+    if (!flagged) tl_encode(codes, q, x->d, quant.inverse, 0);
+    int32_t sum = 0;
+    for (int32_t i = 0; TL_KEY_BIAS != 0 && i < x->d; i++) sum += (int8_t)codes[i];
+    z->q_start[r] = -TL_KEY_BIAS * sum;
+    z->q_scale[r] = tl_kernel_scale(quant) * x->factor;
+    float dot = 0.f;
+    for (int32_t i = 0; mean && i < x->d; i++) dot += q[i] * mean[i];
+    z->q_mean[r] = dot * x->factor;
+}
+
+/* One scale per quant_block_q tokens of a head, counted in the sequence: a block may begin before the task and end after
+ * it. */
+static void tl_int8_begin(const tl_operands *x, tl_int8 *z)
+{
+    const tl_cpu *c = &x->cpu;
+    const tl_task *t = &c->task;
+    const int given = c->call->q.scale != NULL;
+    const int64_t block = c->call->policy->scales == TLAMP_SCALES_TOKEN ? 1 : c->call->policy->quant_block_q;
+    z->some_q_flagged = 0;
+    for (int32_t r = 0; r < tl_task_rows(t);) {
+        const int32_t head = tl_head_of(c, r);
+        const int64_t token = tl_token_of(c, r), first = token / block * block;
+        const int64_t last = tl_min64(first + block, c->seq->lq) - 1;
+        const int64_t mine = tl_min64(last, t->token0 + t->tokens - 1) - token + 1;
+        const tl_quant quant = given ? tl_given_quant(tl_query_scale(c, head, token))
+                                     : tl_policy_quant(c->call->policy, tl_query_peak(x, head, first, last));
+        for (int64_t i = 0; i < mine; i++) tl_quantise_query(x, z, r++, quant);
+    }
+}
+
+/* ---- products */
+
+/* Pairs whose query or key was left out of INT8 (ALGORITHMS A2). */
+static void tl_scores_flagged(const tl_operands *x, const tl_int8 *z, int32_t row, int32_t rows, int64_t at, int32_t n,
+                              float *s)
+{
+    const int64_t key = x->first + at;
+    for (int32_t r = 0; r < rows; r++)
+        for (int32_t j = 0; j < n && key + j < x->cpu.seq->lk; j++)
+            if (z->q_flagged[row + r] || z->flagged[at + j])
+                s[r * TL_SCORE_STRIDE + j] = tl_dot_flagged(&x->cpu, x->q + (int64_t)(row + r) * x->q_stride, key + j) *
+                                             x->factor;
+}

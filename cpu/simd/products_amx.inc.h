@@ -1,0 +1,184 @@
+/* High products by AMX, from any type of Q and K: bf16 planes (simd/amx.h), whose products are summed in f32. Exact products
+ * but for the smallest of f32; every score adds its terms in one order.
+ *   keys     [keys / 16][d / 32][planes] tiles B
+ *   queries  [rows / 16][d / 32][planes] tiles A
+ * What planes cannot say (NaN, Inf) is computed pair by pair. */
+#include "simd/operands.h"
+
+typedef struct {
+    int32_t steps, k_planes, q_planes; /* steps of TL_DEPTH channels */
+    uint16_t *keys, *q;
+    unsigned char *flagged, *panels_flagged; /* [keys] holds a NaN or Inf; [keys / 16] some key of the panel does */
+    unsigned char *q_flagged;                /* [rows] */
+    int32_t some_q_flagged;
+} tl_high;
+
+TL_INLINE int tl_high_suits(const tlamp_problem *problem)
+{
+    /* Less than a row tile: vectors are as fast. */
+    const int64_t group = problem->num_heads_k ? problem->num_heads_q / problem->num_heads_k : 0;
+    return problem->max_seqlen_q * group >= TL_PANEL;
+}
+
+static void tl_high_lay_out_keys(tl_high *h, const tl_shape *shape, int64_t keys, tl_arena *a)
+{
+    const int64_t n = shape->high ? keys : 0;
+    h->steps = (int32_t)tl_ceil_div(shape->head_dim_qk, TL_DEPTH);
+    h->k_planes = tl_planes_of(shape->k_dtype);
+    h->keys = tl_take(a, n / TL_PANEL * h->steps * h->k_planes * TL_TILE_BYTES);
+    h->flagged = tl_take(a, n);
+    h->panels_flagged = tl_take(a, n / TL_PANEL);
+}
+
+static void tl_high_lay_out_task(tl_high *h, const tl_shape *shape, int64_t rows, tl_arena *a)
+{
+    const int64_t n = shape->high ? rows : 0;
+    h->steps = (int32_t)tl_ceil_div(shape->head_dim_qk, TL_DEPTH);
+    h->q_planes = tl_planes_of(shape->q_dtype);
+    h->q = tl_take(a, n / TL_PANEL * h->steps * h->q_planes * TL_TILE_BYTES);
+    h->q_flagged = tl_take(a, n);
+}
+
+/* ---- packing */
+
+/* Channels c .. of a row as planes of 32 numbers, zeros from d on. Returns NaN in some lane where one is not finite. */
+TL_INLINE tl_v tl_row_planes(const unsigned char *row, int32_t c, int32_t d, float scale, const int32_t dtype,
+                             __m512i planes[TL_PLANES])
+{
+    const tl_v zero = tl_v_set(0.f);
+    tl_v a = tl_load_lanes(row, c, d - c, dtype), b = zero;
+    if (c + TL_PANEL < d) b = tl_load_lanes(row, c + TL_PANEL, d - c - TL_PANEL, dtype);
+    if (dtype == TL_I8) {
+        a = tl_v_mul(a, tl_v_set(scale));
+        b = tl_v_mul(b, tl_v_set(scale));
+    }
+    const tl_v bad = tl_v_fma(a, zero, tl_v_mul(b, zero));
+    TL_UNROLL for (int32_t i = 0; i < tl_planes_of(dtype); i++)
+    {
+        const __m512i high = tl_plane(&a);
+        planes[i] = tl_planes_join(high, tl_plane(&b));
+    }
+    return bad;
+}
+
+/* 16 keys, straight from the tensor. Bit j of the result: key j holds a NaN or Inf. */
+TL_INLINE int32_t tl_pack_high_from(const tl_operands *x, const tl_high *h, int64_t key, const int32_t dtype)
+{
+    const tl_call *call = x->cpu.call;
+    const tl_sequence *seq = x->cpu.seq;
+    const int32_t planes = tl_planes_of(dtype);
+    uint16_t *to = h->keys + (key - x->first) * (h->steps * planes * TL_DEPTH);
+    int32_t flagged = 0;
+    for (int32_t c = 0; c < x->d; c += TL_DEPTH, to += planes * TL_TILE_HALVES) {
+        __m512i square[TL_PLANES][TL_PANEL];
+        TL_UNROLL for (int32_t j = 0; j < TL_PANEL; j++)
+        {
+            const int64_t k = tl_min64(key + j, seq->lk - 1); /* what stands for keys that do not exist is never seen */
+            const unsigned char *row = tl_row(&call->k, seq->batch, seq->k_start, k, x->cpu.kv_head);
+            __m512i part[TL_PLANES];
+            const tl_v bad = tl_row_planes(row, c, x->d, tl_key_scale(call, seq, x->cpu.kv_head, k), dtype, part);
+            flagged |= (int32_t)(_mm512_cmp_ps_mask(bad, bad, _CMP_UNORD_Q) != 0) << j;
+            TL_UNROLL for (int32_t i = 0; i < planes; i++) square[i][j] = part[i];
+        }
+        for (int32_t i = 0; i < planes; i++) {
+            tl_v lanes[TL_LANES];
+            TL_UNROLL for (int32_t j = 0; j < TL_PANEL; j++) lanes[j] = _mm512_castsi512_ps(square[i][j]);
+            tl_store_square((float *)(void *)(to + i * TL_TILE_HALVES), 0, TL_PANEL, 0, lanes);
+        }
+    }
+    return flagged;
+}
+
+static void tl_high_pack(const tl_operands *x, const tl_high *h, int64_t begin, int64_t end)
+{
+    for (int64_t key = begin; key < end; key += TL_PANEL) {
+        int32_t flagged = 0;
+        switch (x->cpu.call->k.dtype) {
+        case TL_F32: flagged = tl_pack_high_from(x, h, key, TL_F32); break;
+        case TL_F16: flagged = tl_pack_high_from(x, h, key, TL_F16); break;
+        case TL_BF16: flagged = tl_pack_high_from(x, h, key, TL_BF16); break;
+        default: flagged = tl_pack_high_from(x, h, key, TL_I8); break;
+        }
+        const int64_t at = key - x->first;
+        h->panels_flagged[at / TL_PANEL] = flagged != 0;
+        for (int32_t j = 0; j < TL_PANEL; j++) h->flagged[at + j] = (unsigned char)(flagged >> j & 1);
+    }
+}
+
+/* ---- queries */
+
+static void tl_high_begin(const tl_operands *x, tl_high *h)
+{
+    const unsigned char *rows = (const unsigned char *)x->q;
+    h->some_q_flagged = 0;
+    for (int32_t r = 0, n = tl_task_rows(&x->cpu.task); r < n; r++) {
+        uint16_t *to = h->q + (int64_t)(r / TL_PANEL) * h->steps * h->q_planes * TL_TILE_HALVES +
+                       r % TL_PANEL * TL_DEPTH;
+        tl_v bad = tl_v_set(0.f);
+        for (int32_t c = 0; c < x->d; c += TL_DEPTH) {
+            __m512i planes[TL_PLANES]; /* of a bf16 number, the others are 0 */
+            bad = tl_v_add(bad, tl_row_planes(rows + (int64_t)r * x->q_stride * 4, c, x->d, 1.f, TL_F32, planes));
+            for (int32_t i = 0; i < h->q_planes; i++, to += TL_TILE_HALVES) _mm512_store_si512(to, planes[i]);
+        }
+        h->q_flagged[r] = (unsigned char)tl_is_nan(tl_v_sum(bad));
+        h->some_q_flagged |= h->q_flagged[r];
+    }
+}
+
+/* ---- products */
+
+TL_INLINE void tl_high_block(const int two_rows, const int two_columns, const tl_high *h, int32_t row, int64_t at,
+                             float *s)
+{
+    const int64_t q_next = (int64_t)h->steps * h->q_planes * TL_TILE_BYTES;
+    const int64_t k_next = (int64_t)h->steps * h->k_planes * TL_TILE_BYTES;
+    const unsigned char *q = (const unsigned char *)h->q + row / TL_PANEL * q_next;
+    const unsigned char *k = (const unsigned char *)h->keys + at / TL_PANEL * k_next;
+    tl_tiles_zero(two_rows, two_columns);
+    for (int32_t c = 0; c < h->steps; c++) {
+        for (int32_t i = 0; i < h->q_planes; i++) {
+            tl_tiles_a(two_rows, q + i * TL_TILE_BYTES, 64, q_next);
+            for (int32_t j = 0; j < h->k_planes && tl_planes_meet(i, j); j++) {
+                tl_tiles_b(two_columns, k + j * TL_TILE_BYTES, k_next);
+                tl_tiles_dot_bf16(two_rows, two_columns);
+            }
+        }
+        q += h->q_planes * TL_TILE_BYTES;
+        k += h->k_planes * TL_TILE_BYTES;
+    }
+    tl_tiles_store(two_rows, two_columns, s, TL_SCORE_STRIDE);
+}
+
+TL_INLINE void tl_high_blocks(const int two_rows, const tl_high *h, int32_t row, int64_t at, int32_t n, float *s)
+{
+    int32_t j = 0;
+    for (; j + 2 * TL_PANEL <= n; j += 2 * TL_PANEL) tl_high_block(two_rows, 1, h, row, at + j, s + j);
+    if (j < n) tl_high_block(two_rows, 0, h, row, at + j, s + j);
+}
+
+static void tl_high_flagged(const tl_operands *x, const tl_high *h, int32_t row, int32_t rows, int64_t at, int32_t n,
+                            float *s)
+{
+    const int64_t key = x->first + at;
+    for (int32_t r = 0; r < rows; r++)
+        for (int32_t j = 0; j < n && key + j < x->cpu.seq->lk; j++)
+            if (h->q_flagged[row + r] || h->flagged[at + j])
+                s[r * TL_SCORE_STRIDE + j] = tl_dot_flagged(&x->cpu, x->q + (int64_t)(row + r) * x->q_stride, key + j) *
+                                             x->factor;
+}
+
+static void tl_high_scores(const tl_operands *x, const tl_high *h, int32_t row, int32_t rows, int64_t at, int32_t n,
+                           float *s)
+{
+    const tl_v factor = tl_v_set(x->factor);
+    if (rows > TL_PANEL)
+        tl_high_blocks(1, h, row, at, n, s);
+    else
+        tl_high_blocks(0, h, row, at, n, s);
+    for (int32_t r = 0; r < rows; r++)
+        for (int32_t j = 0; j < n; j += TL_LANES) {
+            float *to = s + r * TL_SCORE_STRIDE + j;
+            tl_v_store(to, tl_v_mul(tl_v_load(to), factor));
+        }
+    if (h->some_q_flagged || tl_any_marked(h->panels_flagged, at, n)) tl_high_flagged(x, h, row, rows, at, n, s);
+}

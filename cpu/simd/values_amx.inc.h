@@ -1,0 +1,180 @@
+/* P V by AMX, summed in f32. Before including this file, TL_P_PLANES is
+ *   3  P V in f32: P in three bf16 planes, V in as many as its type needs (simd/amx.h)
+ *   1  P V in bf16: both rounded to it
+ * V is packed as [d_v / 16][planes][keys / 2][16] pairs of neighbouring keys. Every element of O adds its terms in one order. */
+#include "simd/operands.h"
+
+typedef struct {
+    int32_t planes;
+    int64_t
+        plane; /* numbers from one plane to the next; from one panel of channels to the next it is `planes` of these */
+    uint16_t *v;
+    uint16_t *nonfinite;
+} tl_values;
+
+/* Planes of P lie behind the scores of a row; a single one takes their place. */
+enum { TL_P_AT = TL_P_PLANES > 1 ? TL_SPAN_KEYS * 2 : 0 };
+
+TL_INLINE int tl_values_suits(const tlamp_problem *problem)
+{
+    const int32_t pv = problem->policy->pv;
+    if (TL_P_PLANES > 1) return pv == TLAMP_PV_AUTO || pv == TLAMP_PV_F32;
+    return pv == TLAMP_PV_BF16 || (pv == TLAMP_PV_AUTO && problem->v_dtype == TLAMP_BF16);
+}
+
+static void tl_values_lay_out_keys(tl_values *v, const tl_shape *shape, int64_t keys, tl_arena *a)
+{
+    v->planes = TL_P_PLANES > 1 ? tl_planes_of(shape->v_dtype) : 1;
+    v->nonfinite = tl_take(a, keys / TL_PANEL * 2);
+    /* One panel more, since a step may begin with the last panel; and one pair: panels of 2^n keys would crowd a few cache
+     * sets. */
+    v->plane = (keys + TL_PANEL + 2) * TL_PANEL;
+    v->v = tl_take(a, tl_ceil_div(shape->head_dim_v, TL_PANEL) * v->planes * v->plane * 2);
+}
+
+TL_INLINE void tl_values_lay_out_task(tl_values *v, const tl_shape *shape, int64_t rows, tl_arena *a)
+{
+    (void)v;
+    (void)shape;
+    (void)rows;
+    (void)a;
+}
+
+/* ---- packing */
+
+/* Channels i .. i + 15 of V of one key; 0 beyond the last key, where P is 0, and of a key that is left out. */
+TL_INLINE tl_v tl_load_value_lanes(const tl_operands *x, int64_t key, int32_t i, int32_t out, const int32_t dtype)
+{
+    const tl_call *call = x->cpu.call;
+    const tl_sequence *seq = x->cpu.seq;
+    if (key >= seq->lk || i >= x->dv || out) return tl_v_set(0.f);
+    const tl_v a = tl_load_lanes(tl_row(&call->v, seq->batch, seq->k_start, key, x->cpu.kv_head), i, x->dv - i, dtype);
+    return dtype == TL_I8 ? tl_v_mul(a, tl_v_set(tl_value_scale(call, seq, x->cpu.kv_head, key))) : a;
+}
+
+/* 16 keys without those in `out`. Returns a bit for each one that holds a NaN or Inf. */
+TL_INLINE int32_t tl_pack_values_from(const tl_operands *x, const tl_values *v, int64_t key, int32_t out,
+                                      const int32_t dtype)
+{
+    const tl_v zero = tl_v_set(0.f);
+    int32_t bad = 0;
+    for (int32_t i = 0; i < x->o_stride; i += TL_PANEL) {
+        uint16_t *to = v->v + i / TL_PANEL * v->planes * v->plane + (key - x->first) * TL_PANEL;
+        for (int32_t j = 0; j < TL_PANEL; j += 2, to += 2 * TL_PANEL) {
+            tl_v a = tl_load_value_lanes(x, key + j, i, out >> j & 1, dtype);
+            tl_v b = tl_load_value_lanes(x, key + j + 1, i, out >> (j + 1) & 1, dtype);
+            const tl_v none_a = tl_v_mul(a, zero), none_b = tl_v_mul(b, zero); /* 0, or NaN */
+            bad |= (int32_t)(_mm512_cmp_ps_mask(none_a, none_a, _CMP_UNORD_Q) != 0) << j;
+            bad |= (int32_t)(_mm512_cmp_ps_mask(none_b, none_b, _CMP_UNORD_Q) != 0) << (j + 1);
+            if (TL_P_PLANES == 1 && dtype != TL_BF16) { /* rounded */
+                a = tl_v_from_bf16(tl_v_to_bf16(a));
+                b = tl_v_from_bf16(tl_v_to_bf16(b));
+            }
+            for (int32_t p = 0; p < (TL_P_PLANES > 1 ? tl_planes_of(dtype) : 1); p++) {
+                const __m512i high = tl_plane(&a);
+                _mm512_storeu_si512(to + p * v->plane, tl_planes_zip(high, tl_plane(&b)));
+            }
+        }
+    }
+    return bad;
+}
+
+static int32_t tl_pack_values(const tl_operands *x, const tl_values *v, int64_t key, int32_t out)
+{
+    switch (x->cpu.call->v.dtype) {
+    case TL_F32: return tl_pack_values_from(x, v, key, out, TL_F32);
+    case TL_F16: return tl_pack_values_from(x, v, key, out, TL_F16);
+    case TL_BF16: return tl_pack_values_from(x, v, key, out, TL_BF16);
+    default: return tl_pack_values_from(x, v, key, out, TL_I8);
+    }
+}
+
+static void tl_values_pack(const tl_operands *x, const tl_values *v, int64_t begin, int64_t end)
+{
+    for (int64_t key = begin; key < end; key += TL_PANEL) {
+        const int32_t bad = tl_pack_values(x, v, key, 0);
+        if (bad) (void)tl_pack_values(x, v, key, bad);
+        v->nonfinite[(key - x->first) / TL_PANEL] = (uint16_t)bad;
+    }
+    if (end >= x->cpu.seq->lk) (void)tl_pack_values(x, v, end, 0); /* zeros: half of a step may be P of no key */
+}
+
+/* ---- P */
+
+TL_INLINE float tl_values_weigh(float *p, int32_t n, float ref)
+{
+    const tl_v m = tl_v_set(ref), never = tl_v_set(-TL_INF);
+    uint16_t *to = (uint16_t *)(void *)p + TL_P_AT;
+    tl_v lane[2] = {tl_v_set(0.f), tl_v_set(0.f)};
+    for (int32_t i = 0; i < n; i += TL_DEPTH) {
+        const int whole = i + TL_PANEL < n;
+        const tl_v t = tl_v_sub(tl_v_load(p + i), m), u = whole ? tl_v_sub(tl_v_load(p + i + TL_PANEL), m) : never;
+#if TL_P_PLANES == 1
+        const tl_v a = tl_v_exp2_short(t), b = tl_v_exp2_short(u);
+        _mm512_storeu_si512(to + i, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+        lane[0] = tl_v_add(lane[0], a);
+        lane[1] = tl_v_add(lane[1], b);
+#else
+        tl_v a = tl_v_exp2(t), b = tl_v_exp2(u);
+        lane[0] = tl_v_add(lane[0], a);
+        lane[1] = tl_v_add(lane[1], b);
+        TL_UNROLL for (int32_t plane = 0; plane < TL_P_PLANES; plane++)
+        {
+            const __m512i high = tl_plane(&a);
+            _mm512_storeu_si512(to + plane * TL_SPAN_KEYS + i, tl_planes_join(high, tl_plane(&b)));
+        }
+#endif
+    }
+    return tl_v_sum(tl_v_add(lane[0], lane[1]));
+}
+
+/* ---- products */
+
+TL_INLINE void tl_value_block(const int two_rows, const int two_columns, const tl_operands *x, const tl_values *values,
+                              const float *p, int64_t at, int32_t n, float *o, int32_t panel)
+{
+    const int64_t p_stride = TL_SCORE_STRIDE * 4, p_next = TL_PANEL * p_stride, p_plane = TL_SPAN_KEYS * 2;
+    const int64_t v_plane = values->plane * 2, v_next = values->planes * v_plane;
+    const unsigned char *a = (const unsigned char *)p + TL_P_AT * 2;
+    const unsigned char *b = (const unsigned char *)values->v + panel * v_next + at * TL_PANEL * 2;
+    tl_tiles_load(two_rows, two_columns, o, x->o_stride);
+    for (int32_t j = 0; j < n; j += TL_DEPTH) {
+        TL_UNROLL for (int32_t i = 0; i < TL_P_PLANES; i++)
+        {
+            tl_tiles_a(two_rows, a + i * p_plane, p_stride, p_next);
+            for (int32_t l = 0; l < values->planes && tl_planes_meet(i, l); l++) {
+                tl_tiles_b(two_columns, b + l * v_plane, v_next);
+                tl_tiles_dot_bf16(two_rows, two_columns);
+            }
+        }
+        a += TL_DEPTH * 2;
+        b += TL_TILE_BYTES;
+    }
+    tl_tiles_store(two_rows, two_columns, o, x->o_stride);
+}
+
+TL_INLINE void tl_value_blocks(const int two_rows, const tl_operands *x, const tl_values *v, const float *p, int64_t at,
+                               int32_t n, float *o)
+{
+    int32_t i = 0;
+    for (const int32_t panels = x->o_stride / TL_PANEL; i + 1 < panels; i += 2)
+        tl_value_block(two_rows, 1, x, v, p, at, n, o + i * TL_PANEL, i);
+    if (i * TL_PANEL < x->o_stride) tl_value_block(two_rows, 0, x, v, p, at, n, o + i * TL_PANEL, i);
+}
+
+static void tl_values_run(const tl_operands *x, const tl_values *v, int32_t rows, const float *p, int64_t at, int32_t n,
+                          float *o)
+{
+    if (rows > TL_PANEL)
+        tl_value_blocks(1, x, v, p, at, n, o);
+    else
+        tl_value_blocks(0, x, v, p, at, n, o);
+}
+
+TL_INLINE float tl_values_weight(const float *p, int32_t j)
+{
+    const uint16_t *to = (const uint16_t *)(const void *)p + TL_P_AT;
+    float sum = tl_from_bf16(to[j]);
+    for (int32_t plane = 1; plane < TL_P_PLANES; plane++) sum += tl_from_bf16(to[plane * TL_SPAN_KEYS + j]);
+    return sum;
+}
