@@ -30,6 +30,7 @@ static tlamp_status check_policy(const tlamp_policy *policy, tlamp_error *err)
     UNSUPPORTED_IF(policy->scales != TLAMP_SCALES_BLOCK, "policy.scales", "scales other than f32 per block");
     UNSUPPORTED_IF(policy->quantise != TLAMP_QUANTISE_ONCE, "policy.quantise", "quantising on the fly");
     UNSUPPORTED_IF(policy->smooth_k, "policy.smooth_k", "smoothing of keys");
+    UNSUPPORTED_IF(policy->hadamard, "policy.hadamard", "the Hadamard rotation");
     return TLAMP_OK;
 }
 

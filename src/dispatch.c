@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/quantize.h"
 #include "cpu_features.h"
 #include "device.h"
 #include "status.h"
@@ -104,14 +105,16 @@ int32_t tlamp_num_devices(void) { return tl_device_count(); }
 static tlamp_status check_features(const tlamp_problem *p, tlamp_error *err)
 {
     const tlamp_policy *policy = p->policy;
-    UNSUPPORTED_IF(policy->kind == TLAMP_POLICY_X3, "policy.kind", "X3 (three INT8 products) is not built yet");
+    UNSUPPORTED_IF(policy->kind == TLAMP_POLICY_X3 && p->head_dim_qk > TL_X3_MOST_DIM, "head_dim_qk",
+                   "X3 goes up to 523 channels: its sums would leave an int32");
     UNSUPPORTED_IF(policy->kind == TLAMP_POLICY_TOLERANCE, "policy.kind", "TOLERANCE is not built yet");
-    UNSUPPORTED_IF(policy->hadamard, "policy.hadamard", "the Hadamard rotation is not built yet");
     UNSUPPORTED_IF(policy->pv == TLAMP_PV_BF16, "policy.pv", "P V in bf16 is not built yet: use f32 or int8");
     UNSUPPORTED_IF(policy->pv == TLAMP_PV_INT8 && policy->state == TLAMP_STATE_F16, "policy.state",
                    "the f16 state with P V in int8 is not built");
     UNSUPPORTED_IF(policy->smooth_k && p->k_dtype == TLAMP_INT8, "policy.smooth_k",
                    "keys that the caller quantised cannot be smoothed: smooth before quantising");
+    UNSUPPORTED_IF(policy->hadamard && (p->q_dtype == TLAMP_INT8 || p->k_dtype == TLAMP_INT8), "policy.hadamard",
+                   "codes of the caller's cannot be rotated: rotate before quantising");
     UNSUPPORTED_IF(p->num_policies != 1, "num_policies", "one policy per query head is not built yet");
     UNSUPPORTED_IF(p->num_splits != 1, "num_splits", "splitting keys is not built yet: use 1");
     UNSUPPORTED_IF(p->page_size != 0, "page_size", "paged caches are not built yet");
@@ -125,8 +128,9 @@ static tlamp_status check_lamp(const tlamp_policy *policy, tlamp_error *err)
     UNSUPPORTED_IF(policy->lamp_n_k > 32, "policy.lamp_n_k", "more than 32 sub-blocks per tile are not built");
     UNSUPPORTED_IF(policy->lamp_b_q > 128 || (policy->block_m > 128 && 128 % policy->lamp_b_q), "policy.lamp_b_q",
                    "must be at most 128, and divide 128 where block_m is larger");
-    UNSUPPORTED_IF(policy->smooth_k || policy->pv == TLAMP_PV_INT8 || policy->state == TLAMP_STATE_F16, "policy",
-                   "LAMP's simulated formats go with P V and state in f32, without K smoothing");
+    UNSUPPORTED_IF(policy->smooth_k || policy->hadamard || policy->pv == TLAMP_PV_INT8 ||
+                       policy->state == TLAMP_STATE_F16,
+                   "policy", "LAMP's simulated formats go with P V and state in f32, without smoothing or rotation");
     return TLAMP_OK;
 }
 

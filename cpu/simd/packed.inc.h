@@ -424,7 +424,7 @@ static int tl_supports(const tlamp_problem *problem)
 {
     const tlamp_policy *p = problem->policy;
     const int kind = p->kind == TLAMP_POLICY_HIGH || p->kind == TLAMP_POLICY_INT8 || p->kind == TLAMP_POLICY_ROUTED;
-    return kind && tl_high_suits(problem) && tl_values_suits(problem) && p->state == TLAMP_STATE_F32;
+    return kind && !p->hadamard && tl_high_suits(problem) && tl_values_suits(problem) && p->state == TLAMP_STATE_F32;
 }
 
 static size_t tl_scratch_bytes(const tl_shape *shape)

@@ -65,23 +65,33 @@ TL_INLINE void tl_load_value(float *to, const tl_call *call, const tl_sequence *
     tl_scale_row(to, call->shape.head_dim_v, tl_value_scale(call, seq, kv_head, key));
 }
 
-/* A key as it is quantised: without the mean under smooth_k. */
-TL_INLINE void tl_load_centred_key(float *to, const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared,
-                                   int32_t kv_head, int64_t key)
+/* A query or key as it is quantised (ALGORITHMS A2, E): a key without the mean under smooth_k, then both rotated under
+ * hadamard. So q . k is the product of what is quantised plus q . mean, with q as given. */
+TL_INLINE void tl_load_coded_query(float *to, const tl_cpu *c, int32_t head, int64_t token)
+{
+    tl_load_query(to, c, head, token);
+    if (c->call->policy->hadamard) tl_hadamard(to, c->call->shape.head_dim_qk);
+}
+
+TL_INLINE void tl_load_coded_key(float *to, const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared,
+                                 int32_t kv_head, int64_t key)
 {
     tl_load_key(to, call, seq, kv_head, key);
     if (prepared->mean)
         for (int32_t i = 0; i < call->shape.head_dim_qk; i++) to[i] -= prepared->mean[i];
+    if (call->policy->hadamard) tl_hadamard(to, call->shape.head_dim_qk);
 }
 
-/* q . k in f32 straight from the tensors: for pairs whose query or key was left out of INT8. */
+/* q . k in f32 straight from the tensors: for pairs whose query or key was left out of INT8. Element by element as the high
+ * path has it: a scale that is Inf or NaN makes Inf and NaN of the same elements. */
 TL_SHARED float tl_dot_flagged(const tl_cpu *c, const float *q, int64_t key)
 {
     const tl_call *call = c->call;
     const unsigned char *k = tl_row(&call->k, c->seq->batch, c->seq->k_start, key, c->kv_head);
+    const float scale = tl_key_scale(call, c->seq, c->kv_head, key);
     float sum = 0.f;
-    for (int32_t i = 0; i < call->shape.head_dim_qk; i++) sum += q[i] * tl_load(k, i, call->k.dtype);
-    return sum * tl_key_scale(call, c->seq, c->kv_head, key);
+    for (int32_t i = 0; i < call->shape.head_dim_qk; i++) sum += q[i] * (tl_load(k, i, call->k.dtype) * scale);
+    return sum;
 }
 
 /* ---- quantising */
@@ -94,10 +104,16 @@ TL_INLINE tl_quant tl_policy_quant(const tlamp_policy *policy, float amax)
 /* The scale a kernel multiplies scores with: 1 for a zero block, whose codes are 0, since -Inf * 0 is NaN. */
 TL_INLINE float tl_kernel_scale(tl_quant z) { return z.scale != 0.f ? z.scale : 1.f; }
 
-/* The quantiser that gives back the caller's codes: round(scale * code / scale) is code. */
+/* What the integer products of a query and a key count, in units of the product of their scales: X3 sums 254 c1 d1 + c1 d2 +
+ * c2 d1 (ALGORITHMS E). */
+TL_INLINE float tl_product_unit(const tl_shape *shape) { return shape->planes == 2 ? 1.f / TL_PLANE_STEPS : 1.f; }
+
+/* The quantiser that gives back the caller's codes: round(scale * code / scale) is code. A scale below 2^-126, whose inverse
+ * may overflow, makes a zero block, as the quantiser's own do; the tokens of one that is Inf or NaN are flagged. */
 TL_INLINE tl_quant tl_given_quant(float scale)
 {
-    tl_quant z = {scale, scale == 0.f ? 0.f : 1.f / scale};
+    const int usable = tl_is_finite(scale) && tl_abs(scale) >= 0x1p-126f;
+    tl_quant z = {usable ? scale : 0.f, usable ? 1.f / scale : 0.f};
     return z;
 }
 
@@ -113,7 +129,7 @@ TL_SHARED void tl_unit_quants(const tl_call *call, const tl_sequence *seq, const
         const int seen = key < seq->lk && tl_key_is_seen(seq, prepared, key);
         float amax = 0.f;
         if (seen) {
-            tl_load_centred_key(row, call, seq, prepared, kv_head, key);
+            tl_load_coded_key(row, call, seq, prepared, kv_head, key);
             amax = tl_row_amax(row, call->shape.head_dim_qk);
         }
         flagged[key - begin] = !tl_is_finite(amax);
@@ -133,7 +149,7 @@ TL_SHARED float tl_query_amax(const tl_cpu *c, int32_t head, int64_t first, int6
     float top = 0.f;
     for (int64_t token = first; token <= last; token++) {
         if (!tl_row_sees_a_key(c->call, c->seq, head, token)) continue;
-        tl_load_query(row, c, head, token);
+        tl_load_coded_query(row, c, head, token);
         const float amax = tl_row_amax(row, c->call->shape.head_dim_qk);
         if (tl_is_finite(amax)) top = tl_max(amax, top);
     }

@@ -29,8 +29,8 @@ enum {
 /* INT8 keys and values [first, first + n) of one KV head. first is a multiple of the unit. */
 typedef struct {
     int64_t first;
-    int8_t *codes; /* [ceil(n / LANES)][d][LANES] */
-    float *scale;  /* per key */
+    int8_t *codes[2]; /* [ceil(n / LANES)][d][LANES], of each plane */
+    float *scale;     /* per key */
     unsigned char *flagged;
     int8_t *v_codes;            /* [n][dv_pad] */
     float *v_scale;             /* [ceil(n / VALUE_KEYS)][dv_pad] */
@@ -39,12 +39,12 @@ typedef struct {
 
 typedef struct {
     tl_cpu cpu;
-    int32_t d, dv, dv_pad;
+    int32_t d, dv, dv_pad, planes;
     tl_packed keys;
 
     /* scratch */
     float *q;                 /* [rows][d] */
-    int8_t *q_codes;          /* [rows][d] */
+    int8_t *q_codes[2];       /* [rows][d], of each plane */
     tl_quant *q_quant;        /* [rows] */
     float *q_mean;            /* [rows] q . mean of K, with smooth_k */
     unsigned char *q_flagged; /* [rows] */
@@ -90,7 +90,8 @@ static tl_packed tl_lay_out_keys(const tl_shape *shape, int64_t n, tl_arena *a)
 {
     const int64_t keys = tl_round_up(n, VALUE_KEYS), dv_pad = tl_round_up(shape->head_dim_v, LANES);
     tl_packed p = {.first = 0};
-    p.codes = tl_take(a, shape->int8 ? keys * shape->head_dim_qk : 0);
+    for (int i = 0; i < 2; i++)
+        p.codes[i] = tl_take(a, shape->int8 && i < shape->planes ? keys * shape->head_dim_qk : 0);
     p.scale = tl_take(a, shape->int8 ? keys * 4 : 0);
     p.flagged = tl_take(a, shape->int8 ? keys : 0);
     p.v_codes = tl_take(a, shape->int8_values ? keys * dv_pad : 0);
@@ -111,9 +112,10 @@ static void tl_lay_out(tl_ctx *x, const tl_shape *shape, tl_arena *a)
     const int64_t rows = tl_round_up((int64_t)shape->task_tokens * shape->task_heads, TL_ROWS);
     x->d = shape->head_dim_qk;
     x->dv = shape->head_dim_v;
+    x->planes = shape->planes;
     x->dv_pad = (int32_t)tl_round_up(x->dv, LANES);
     x->q = tl_take(a, rows * x->d * 4);
-    x->q_codes = tl_take(a, shape->int8 ? rows * x->d : 0);
+    for (int i = 0; i < 2; i++) x->q_codes[i] = tl_take(a, shape->int8 && i < shape->planes ? rows * x->d : 0);
     x->q_quant = tl_take(a, shape->int8 ? rows * (int64_t)sizeof(tl_quant) : 0);
     x->q_mean = tl_take(a, shape->int8 ? rows * 4 : 0);
     x->q_flagged = tl_take(a, shape->int8 ? rows : 0);
@@ -129,6 +131,16 @@ static void tl_lay_out(tl_ctx *x, const tl_shape *shape, tl_arena *a)
 
 /* ---- quantising */
 
+/* n codes of x in every plane, `stride` apart. */
+static void tl_encode(const tl_ctx *x, int8_t *const to[2], int64_t at, int64_t stride, const float *row, tl_quant z)
+{
+    for (int32_t i = 0; i < x->d; i++) {
+        const int32_t code = tl_code(row[i], z.inverse);
+        to[0][at + i * stride] = (int8_t)code;
+        if (x->planes == 2) to[1][at + i * stride] = (int8_t)tl_second_code(row[i], code, z);
+    }
+}
+
 /* Keys [begin, end) to their place in p. */
 static void tl_pack_keys(tl_ctx *x, const tl_packed *p, int64_t begin, int64_t end)
 {
@@ -137,12 +149,13 @@ static void tl_pack_keys(tl_ctx *x, const tl_packed *p, int64_t begin, int64_t e
     tl_unit_quants(c->call, c->seq, c->prepared, c->kv_head, begin, end, x->k_quant, flagged, x->row, c->counters);
     for (int64_t key = begin; key < end; key++) {
         const int64_t at = key - p->first;
-        int8_t *codes = p->codes + at / LANES * LANES * x->d + at % LANES;
         const tl_quant z = x->k_quant[key - begin];
         const int used = key < c->seq->lk && tl_key_is_seen(c->seq, c->prepared, key) && !p->flagged[at];
-        if (used) tl_load_centred_key(x->row, c->call, c->seq, c->prepared, c->kv_head, key);
-        for (int32_t i = 0; i < x->d; i++)
-            codes[(int64_t)i * LANES] = (int8_t)(used ? tl_code(x->row[i], z.inverse) : 0);
+        if (used)
+            tl_load_coded_key(x->row, c->call, c->seq, c->prepared, c->kv_head, key);
+        else
+            memset(x->row, 0, sizeof *x->row * (size_t)x->d);
+        tl_encode(x, p->codes, at / LANES * LANES * x->d + at % LANES, LANES, x->row, z);
         p->scale[at] = tl_kernel_scale(z);
     }
 }
@@ -179,11 +192,11 @@ static void tl_quantise_queries(tl_ctx *x)
     tl_query_quants(&x->cpu, x->q_quant, x->row);
     for (int32_t r = 0; r < tl_task_rows(&x->cpu.task); r++) {
         const float *q = x->q + (int64_t)r * x->d;
-        int8_t *codes = x->q_codes + (int64_t)r * x->d;
-        x->q_flagged[r] = !tl_is_finite(tl_row_amax(q, x->d));
+        tl_load_coded_query(x->row, &x->cpu, tl_head_of(&x->cpu, r), tl_token_of(&x->cpu, r));
+        x->q_flagged[r] = !tl_is_finite(tl_row_amax(x->row, x->d));
         x->cpu.counters->nonfinite_tokens += x->q_flagged[r];
-        for (int32_t i = 0; i < x->d; i++)
-            codes[i] = (int8_t)(x->q_flagged[r] ? 0 : tl_code(q[i], x->q_quant[r].inverse));
+        if (x->q_flagged[r]) memset(x->row, 0, sizeof *x->row * (size_t)x->d);
+        tl_encode(x, x->q_codes, (int64_t)r * x->d, 1, x->row, x->q_quant[r]);
         x->q_mean[r] = 0.f;
         for (int32_t i = 0; i < x->d && mean; i++) x->q_mean[r] += q[i] * mean[i];
     }
@@ -285,20 +298,28 @@ TL_INLINE void tl_dot_high(const float *q, const float *panel, int32_t d, float 
     for (int l = 0; l < LANES; l++) s[l] = a[l];
 }
 
+/* s += q . k */
 TL_INLINE void tl_dot_int8(const int8_t *q, const int8_t *panel, int32_t d, int32_t *s)
 {
-    int32_t a[LANES] = {0};
+    int32_t a[LANES];
+    for (int l = 0; l < LANES; l++) a[l] = s[l];
     for (int32_t i = 0; i < d; i++)
         for (int l = 0; l < LANES; l++) a[l] += q[i] * panel[(int64_t)i * LANES + l];
     for (int l = 0; l < LANES; l++) s[l] = a[l];
 }
 
+/* INT8, or X3: 254 q1 k1 + q1 k2 + q2 k1. */
 TL_INLINE void tl_scores_int8(const tl_ctx *x, int32_t row, int64_t key, float *s)
 {
-    const float scale = tl_kernel_scale(x->q_quant[row]);
-    const int64_t at = key - x->keys.first;
-    int32_t product[LANES];
-    tl_dot_int8(x->q_codes + (int64_t)row * x->d, x->keys.codes + at * x->d, x->d, product);
+    const float scale = tl_kernel_scale(x->q_quant[row]) * tl_product_unit(&x->cpu.call->shape);
+    const int64_t at = key - x->keys.first, q = (int64_t)row * x->d, k = at * x->d;
+    int32_t product[LANES] = {0};
+    tl_dot_int8(x->q_codes[0] + q, x->keys.codes[0] + k, x->d, product);
+    if (x->planes == 2) {
+        for (int l = 0; l < LANES; l++) product[l] *= TL_PLANE_STEPS;
+        tl_dot_int8(x->q_codes[0] + q, x->keys.codes[1] + k, x->d, product);
+        tl_dot_int8(x->q_codes[1] + q, x->keys.codes[0] + k, x->d, product);
+    }
     for (int l = 0; l < LANES; l++) s[l] = (float)product[l] * scale * x->keys.scale[at + l] + x->q_mean[row];
     for (int l = 0; l < LANES && key + l < x->cpu.seq->lk; l++)
         if (x->q_flagged[row] || x->keys.flagged[at + l])

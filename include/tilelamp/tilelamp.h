@@ -141,15 +141,18 @@ typedef struct tlamp_lse_strides {
  *   INT8       every tile from INT8 codes (TileMix's "One"): blockwise symmetric quantisation of Q and K, exact int32
  *              products (ALGORITHMS A2)
  *   ROUTED     per group of key tiles INT8 or HIGH, by routing words (TileMix, ALGORITHMS A3)
- *   X3         three INT8 products of two code planes, near-f32 logits (ALGORITHMS E)
+ *   X3         every tile from three INT8 products of two planes of codes, near-f32 logits (ALGORITHMS E); head_dim_qk at
+ *              most 523. Best with per-token scales, smooth_k and, where head_dim_qk is a power of two, hadamard
  *   LAMP       cheap logits first, risky sub-blocks recomputed (LampAttention, ALGORITHMS B; INT8 first: C3)
  *   TOLERANCE  the cheapest that keeps the guarantee the caller states (ALGORITHMS E)
  *
  * What this version runs, on the CPU (anything else: TLAMP_UNSUPPORTED, tlamp_supported() says so without data):
  *   policy               q, k, v dtype                   o dtype          pv         state               cache  device
- *   HIGH, INT8, ROUTED   f32, f16, bf16, int8, any mix   f32, f16, bf16   f32, int8  f32, f16 (pv f32)   none   host
+ *   HIGH, INT8, ROUTED,  f32, f16, bf16, int8, any mix   f32, f16, bf16   f32, int8  f32, f16 (pv f32)   none   host
+ *   X3
  *   LAMP (E4M3 first)    f32, f16, bf16, int8, any mix   f32, f16, bf16   f32        f32                 none   host
- *   LAMP (INT8 first), X3, TOLERANCE: not yet
+ *   LAMP (INT8 first), TOLERANCE: not yet
+ * smooth_k goes with keys, hadamard with queries and keys, that the caller did not quantise.
  * and on an NVIDIA GPU (sm_80 and later, a library built with TILELAMP_OFFLOAD):
  *   HIGH, INT8, ROUTED   f16; head_dim 64 or 128, d_v the same; dense; causal or none; GQA; P in f16, sums in f32 (pv AUTO)
  * A scale block that holds a NaN or Inf is computed HIGH there.
@@ -214,9 +217,11 @@ typedef struct tlamp_policy {
     tlamp_scales scales;                  /* BLOCK */
     tlamp_quantise quantise;              /* ONCE */
     int32_t smooth_k;                     /* 0; 1: remove K's mean over the sequence before quantising */
-    int32_t hadamard;                     /* 0; 1: rotate q and k before quantising (head_dim_qk a power of two) */
-    tlamp_pv pv;                          /* AUTO */
-    tlamp_state state;                    /* F32 */
+    /* 0; 1: q and k (without the mean under smooth_k) are rotated by H / sqrt(head_dim_qk), H Hadamard's matrix, before they
+     * are quantised: no channel sticks out. head_dim_qk a power of two. High tiles take q and k as given. */
+    int32_t hadamard;
+    tlamp_pv pv;       /* AUTO */
+    tlamp_state state; /* F32 */
 
     /* LAMP */
     tlamp_lamp_format lamp_format;        /* INT8 */
@@ -341,7 +346,7 @@ TLAMP_API const char *tlamp_plan_kernel_name(const tlamp_plan *plan);
 /* What a call did, in numbers. All are filled on every successful call that asks for them.
  * Units: a tile is block_m query rows by block_n keys of one query head; a cell is one (row, key) pair; a group is one bit
  * of one KV head's routing row. Only what some row sees by causal kind, window and lengths counts (boolean masks and bias
- * do not), ALGORITHMS A4. Under INT8 every legal group counts as INT8, under HIGH none. */
+ * do not), ALGORITHMS A4. Under INT8 every legal group counts as INT8, under HIGH and X3 none. */
 typedef struct tlamp_counters {
     size_t struct_size;
     int64_t groups, groups_int8;
@@ -387,7 +392,9 @@ typedef struct tlamp_tensors {
     /* Operands the caller has quantised (dtype TLAMP_INT8 in the problem): codes -127 .. 127 through q, k, v above, scales
      * here: [blocks][heads], a block being quant_block_q (q) or quant_block_k (k, v) tokens of one sequence, or one token
      * under TLAMP_SCALES_TOKEN; the blocks of one sequence follow those of the one before. INT8 tiles use the codes as they
-     * are; high tiles use scale * code. Certificates and errors refer to scale * code. */
+     * are; high tiles use scale * code. Certificates and errors refer to scale * code. So a scale that is NaN or Inf makes
+     * elements that are, and the rule for those holds: rows that see one are NaN, others are not touched. Scales smaller than
+     * 2^-126 may count as 0. */
     const float *q_scale, *k_scale, *v_scale;
     const int32_t *block_table; /* paged cache: [batch, max_pages_per_seq] */
     const void *prepared;       /* keys and values from tlamp_kv_prepare; NULL: k and v are read */

@@ -28,6 +28,8 @@ typedef struct {
     float norm;      /* ||x|| */
     float code_norm; /* ||delta * code|| */
     float residual;  /* ||e|| */
+    /* X3 (ALGORITHMS E): delta is the second plane's, code counts both planes in its units, l1 is Inf (B1 is not for X3). */
+    float second; /* ||delta * code of the second plane||; 0: there is none */
 } tl_token;
 
 /* B1, codes only: |q.k - dq dk cq.ck| <= dq dk [(|cq|_1 + |ck|_1) / 2 + d / 4]. (Hoelder on each cross term.) */
@@ -36,19 +38,23 @@ TL_INLINE float tl_bound_codes(const tl_token *q, const tl_token *k, int32_t d)
     return q->delta * k->delta * (0.5f * (q->l1 + k->l1) + 0.25f * (float)d);
 }
 
-/* B2, residual norms: q.k - q~.k~ = e.k + q~.f, so at most ||e|| ||k|| + ||q~|| ||f||. (Cauchy-Schwarz.) */
+/* B2, residual norms: q.k - q~.k~ = e.k + q~.f, so at most ||e|| ||k|| + ||q~|| ||f||. (Cauchy-Schwarz.) X3 leaves out the
+ * product of the second planes: eps3. */
 TL_INLINE float tl_bound_norms(const tl_token *q, const tl_token *k)
 {
-    return q->residual * k->norm + q->code_norm * k->residual;
+    return q->residual * k->norm + q->code_norm * k->residual + q->second * k->second;
 }
 
-/* Error of one INT8 logit, before softcap and bias. 1 + 2^-13: a float quantiser's |e| reaches delta / 2 (1 +
- * 2^-15), and its norms are rounded. slack: conversion, the two scales and softmax_scale are a handful of
- * roundings of a value of at most ||q|| ||k|| scale. A non-finite norm makes the result Inf or NaN through slack. */
-TL_INLINE float tl_epsilon_int8(const tl_token *q, const tl_token *k, int32_t d, float scale)
+/* Error of one INT8 or X3 logit, before softcap and bias. 1 + 2^-13: a float quantiser's |e| reaches delta / 2 (1 +
+ * 2^-15), X3's 1 + 2^-14, and norms are rounded. slack: conversion, the two scales and softmax_scale are a handful of
+ * roundings of a value of at most ||q|| ||k|| scale; a Hadamard rotation is log2 d + 2 of each operand more. A non-finite
+ * norm makes the result Inf or NaN through slack. */
+#define TL_SLACK 0x1p-20f
+#define TL_SLACK_ROTATED 0x1p-18f
+TL_INLINE float tl_epsilon_int8(const tl_token *q, const tl_token *k, int32_t d, float slack, float scale)
 {
-    const float slack = 0x1p-20f * q->norm * k->norm;
-    return (tl_min(tl_bound_codes(q, k, d), tl_bound_norms(q, k)) * (1.f + 0x1p-13f) + slack) * scale;
+    const float rounded = slack * q->norm * k->norm;
+    return (tl_min(tl_bound_codes(q, k, d), tl_bound_norms(q, k)) * (1.f + 0x1p-13f) + rounded) * scale;
 }
 
 /* Error of one f32 dot product of d terms, summed in any order; magnitudes is sum |q_i k_i| or anything above it.

@@ -53,4 +53,40 @@ TL_INLINE int32_t tl_code(float x, float inverse)
     return (int32_t)(y > 127.f ? 127.f : y < -127.f ? -127.f : y);
 }
 
+/* X3's second plane (ALGORITHMS E): x is about scale * (code + code2 / 254). It quantises what the first plane leaves, at most
+ * scale / 2, which fma gives with one rounding, so that |x - ...| <= scale / 508 (1 + 2^-13). */
+#define TL_PLANE_STEPS 254
+TL_INLINE int32_t tl_second_code(float x, int32_t code, tl_quant z)
+{
+    return tl_code(tl_fma(-(float)code, z.scale, x) * z.inverse, TL_PLANE_STEPS);
+}
+
+/* The largest head dimension of X3: |254 c1 d1 + c1 d2 + c2 d1| is at most 254 * 127^2, since c2 is against c1 or 0 where c1
+ * is 127, and d of them must fit an int32. */
+#define TL_X3_MOST_DIM 523
+
+/* 1 / sqrt(n) for n a power of two. */
+TL_INLINE float tl_hadamard_scale(int32_t n)
+{
+    float scale = 1.f;
+    for (; n >= 4; n /= 4) scale *= 0.5f;
+    return n == 2 ? scale * 0.70710678f : scale;
+}
+
+/* x becomes H x / sqrt(n), H the Hadamard matrix of order n, a power of two: orthonormal, so that products of two vectors stay,
+ * while no channel sticks out. Scaled first: then no sum leaves f32 where ||x|| does not. A NaN or Inf reaches every
+ * element. */
+TL_INLINE void tl_hadamard(float *x, int32_t n)
+{
+    const float scale = tl_hadamard_scale(n);
+    for (int32_t i = 0; i < n; i++) x[i] *= scale;
+    for (int32_t h = 1; h < n; h *= 2)
+        for (int32_t i = 0; i < n; i += 2 * h)
+            for (int32_t j = i; j < i + h; j++) {
+                const float a = x[j], b = x[j + h];
+                x[j] = a + b;
+                x[j + h] = a - b;
+            }
+}
+
 #endif

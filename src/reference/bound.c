@@ -2,7 +2,7 @@
  * and weights of the reference and from a quantisation of its own, made as A2 defines it.
  *
  * The computation that is bounded, in f32 and in log2 units (core/tile_loop.inc.h):
- *     x   = dot(q, k) in f32 in any order, or from INT8 codes         tl_epsilon_high, tl_epsilon_int8
+ *     x   = dot(q, k) in f32 in any order, or from INT8 codes         tl_epsilon_high, tl_epsilon_int8 (X3 too)
  *           or by bf16 planes, as O may be                            tl_roundings_planes
  *     t   = log2(e) * (cap * tanh(scale * x / cap) + bias - alibi)    logit_error: 4 u |t|; 8 u with bias
  *     p   = exp2(t - m), then times exp2(m_old - m_new) whenever the reference m moves; it moves by at least 8
@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "core/bound.h"
+#include "core/quantize.h"
 #include "core/routing.h"
 #include "dispatch.h"
 
@@ -72,9 +73,32 @@ typedef struct operand {
     const double *mean;       /* [d] taken off every token; NULL: none */
     const double *mean_error; /* [d] how far the mean that the kernel takes off may be from it */
     double *x;                /* [d] room for one token */
+    double *blur;             /* [d] how far the kernel's x may be from it */
 } operand;
 
-/* Token t less the mean in o->x. false: it is not quantised, because nothing sees it or it holds a NaN or Inf. */
+/* Is x what the kernel quantises, so that its codes are known? Means and rotations are rounded. */
+static bool is_exact(const operand *o) { return !o->mean && !o->ref->policy.hadamard; }
+
+/* H x / sqrt(d), and what f32 may do to it: log2 d sums and two products, each of which is off by u of itself, while norms
+ * stay. No row of the matrix makes more of an error than its norm. */
+static void rotate(const operand *o)
+{
+    const int32_t d = o->ref->problem.head_dim_qk;
+    double stages = 3;
+    for (int32_t h = 1; h < d; h *= 2, stages++)
+        for (int32_t i = 0; i < d; i++) {
+            if (i & h) continue;
+            const double a = o->x[i], b = o->x[i + h];
+            o->x[i] = a + b;
+            o->x[i + h] = a - b;
+        }
+    for (int32_t c = 0; c < d; c++) o->x[c] /= sqrt((double)d);
+    const double error = norm_of(o->blur, d) + stages * (double)TL_U * norm_of(o->x, d);
+    for (int32_t c = 0; c < d; c++) o->blur[c] = error;
+}
+
+/* Token t in o->x as it is quantised: less the mean, rotated. false: it is not quantised, because nothing sees it or it holds a
+ * NaN or Inf. */
 static bool load_token(const operand *o, int64_t t)
 {
     if (!o->seen[t]) return false;
@@ -82,7 +106,9 @@ static bool load_token(const operand *o, int64_t t)
     for (int32_t c = 0; c < o->ref->problem.head_dim_qk; c++) {
         if (!isfinite(o->x[c])) return false;
         if (o->mean) o->x[c] -= o->mean[c];
+        o->blur[c] = o->mean ? o->mean_error[c] : 0;
     }
+    if (o->ref->policy.hadamard) rotate(o);
     return true;
 }
 
@@ -91,8 +117,7 @@ static double block_amax(const operand *o, int64_t first, int64_t end)
     double amax = 0;
     for (int64_t t = first; t < end; t++) {
         if (!load_token(o, t)) continue;
-        for (int32_t c = 0; c < o->ref->problem.head_dim_qk; c++)
-            amax = fmax(amax, fabs(o->x[c]) + (o->mean ? o->mean_error[c] : 0));
+        for (int32_t c = 0; c < o->ref->problem.head_dim_qk; c++) amax = fmax(amax, fabs(o->x[c]) + o->blur[c]);
     }
     return amax;
 }
@@ -108,14 +133,14 @@ static float scale_of(double amax, tlamp_scales scales)
     return tl_from_f16(half);
 }
 
-/* The largest magnitude that the code of a number (in units of delta) may have, and how far it may be off. Close to a tie the
- * kernel, which multiplies by a rounded 127 / amax, may take either neighbour. */
-static void code_of(double units, double *code, double *error)
+/* The largest magnitude, at most `most`, that the code of a number (in units of delta) may have, and how far it may be off.
+ * Close to a tie the kernel, which multiplies by a rounded 127 / amax, may take either neighbour. */
+static void code_of(double units, double most, double *code, double *error)
 {
-    const double size = fmin(127, fabs(units)), low = floor(size), tie = size - low - 0.5;
+    const double size = fmin(most, fabs(units)), low = floor(size), tie = size - low - 0.5;
     const bool either = fabs(tie) < 0x1p-14;
     *code = either || tie > 0 ? low + 1 : low;
-    *error = either ? 0.5 + fabs(tie) : fabs(size - *code);
+    *error = (either ? 0.5 + fabs(tie) : fabs(size - *code)) + fmax(0, fabs(units) - most);
 }
 
 /* The token in o->x with scale delta; amax is its block's. */
@@ -124,27 +149,57 @@ static tl_token measure(const operand *o, float delta, double amax)
     const int32_t d = o->ref->problem.head_dim_qk;
     double l1 = 0, codes = 0, errors = 0;
     for (int32_t c = 0; c < d && delta > 0; c++) {
-        const double units = o->x[c] / (double)delta;
         double code, error;
-        code_of(units, &code, &error);
-        error += fmax(0, fabs(units) - 127);
+        code_of(o->x[c] / (double)delta, 127, &code, &error);
         l1 += code;
         codes += code * code;
         errors += error * error;
     }
     const double norm = norm_of(o->x, d);
-    if (!(delta > 0)) return (tl_token){2 * (float)amax, 0, (float)norm, 0, (float)norm};
-    return (tl_token){delta, (float)l1, (float)norm, delta * (float)sqrt(codes), delta * (float)sqrt(errors)};
+    if (!(delta > 0)) return (tl_token){2 * (float)amax, 0, (float)norm, 0, (float)norm, 0};
+    return (tl_token){delta, (float)l1, (float)norm, delta * (float)sqrt(codes), delta * (float)sqrt(errors), 0};
 }
 
-/* The same where the mean is known only up to mean_error: codes may differ from the kernel's, so that |e_i| <=
- * delta / 2 is all that is sure (delta allows for the error already), and B1 is not. */
-static tl_token measure_smoothed(const operand *o, float delta, double amax)
+/* The same of both planes of X3 (E): together they are one code of steps delta / 254. Close to a tie of the first plane it
+ * may have either neighbour; the second then is 127 steps on either side of the same number. */
+static tl_token measure_planes(const operand *o, float delta, double amax)
 {
     const int32_t d = o->ref->problem.head_dim_qk;
-    const double half = delta > 0 ? (double)delta / 2 : amax, residual = sqrt((double)d) * half;
-    const double norm = norm_of(o->x, d) + norm_of(o->mean_error, d);
-    return (tl_token){2 * (float)half, TL_INF, (float)norm, (float)(norm + residual), (float)residual};
+    const double step = (double)delta / TL_PLANE_STEPS;
+    double codes = 0, errors = 0, seconds = 0;
+    for (int32_t c = 0; c < d && delta > 0; c++) {
+        const double units = fmin(127, fabs(o->x[c] / (double)delta)), rest = fabs(units - nearbyint(units));
+        double code, error, second, unused;
+        code_of(o->x[c] / step, 127 * TL_PLANE_STEPS, &code, &error);
+        code_of(rest * TL_PLANE_STEPS, 127, &second, &unused);
+        codes += code * code;
+        errors += error * error;
+        seconds += second * second;
+    }
+    const double norm = norm_of(o->x, d);
+    if (!(delta > 0)) return (tl_token){2 * (float)amax, 0, (float)norm, 0, (float)norm, 0};
+    return (tl_token){.delta = (float)step,
+                      .l1 = TL_INF,
+                      .norm = (float)norm,
+                      .code_norm = (float)(step * sqrt(codes)),
+                      .residual = (float)(step * sqrt(errors)),
+                      .second = (float)(step * sqrt(seconds))};
+}
+
+/* The same where x is known only up to blur: codes may differ from the kernel's, so that |e_i| <= delta / 2 is all that is sure
+ * (delta allows for the blur already), and B1 is not. Of X3: the last plane's delta, and second codes of any size. */
+static tl_token measure_blurred(const operand *o, float delta, double amax)
+{
+    const int32_t d = o->ref->problem.head_dim_qk;
+    const bool x3 = o->ref->policy.kind == TLAMP_POLICY_X3;
+    const double first = delta > 0 ? (double)delta / 2 : amax, half = x3 && delta > 0 ? first / TL_PLANE_STEPS : first;
+    const double residual = sqrt((double)d) * half, norm = norm_of(o->x, d) + norm_of(o->blur, d);
+    return (tl_token){.delta = 2 * (float)half,
+                      .l1 = TL_INF,
+                      .norm = (float)norm,
+                      .code_norm = (float)(norm + residual),
+                      .residual = (float)residual,
+                      .second = x3 && delta > 0 ? (float)(sqrt((double)d) * first) : 0};
 }
 
 static void quantise(const operand *o, tlamp_scales scales, tl_token *tokens)
@@ -154,11 +209,16 @@ static void quantise(const operand *o, tlamp_scales scales, tl_token *tokens)
         const double amax = block_amax(o, first, end);
         const float made = scale_of(amax, scales);
         for (int64_t t = first; t < end; t++) {
-            const float delta = o->given ? (float)fabs(o->given(o->ref, o->seq, o->head, t)) : made;
+            float delta = o->given ? (float)fabs(o->given(o->ref, o->seq, o->head, t)) : made;
+            if (delta < 0x1p-126f) delta = 0; /* a zero block, whoever made the scale */
             if (!load_token(o, t))
                 tokens[t] = (tl_token){.delta = -1}; /* see is_quantised */
+            else if (!is_exact(o))
+                tokens[t] = measure_blurred(o, delta, amax);
+            else if (o->ref->policy.kind == TLAMP_POLICY_X3)
+                tokens[t] = measure_planes(o, delta, amax);
             else
-                tokens[t] = o->mean ? measure_smoothed(o, delta, amax) : measure(o, delta, amax);
+                tokens[t] = measure(o, delta, amax);
         }
     }
 }
@@ -192,7 +252,7 @@ static void mean_of(const operand *keys, double *mean, double *mean_error)
 /* Room for one sequence and head at a time. */
 typedef struct token_room {
     bool *row_seen, *key_seen;
-    double *x, *mean, *mean_error;
+    double *x, *blur, *mean, *mean_error;
 } token_room;
 
 static bool row_sees_a_key(const tl_ref *ref, const tl_ref_seq *seq, int32_t head, int64_t i)
@@ -227,7 +287,8 @@ static void quantise_head(tl_ref_bound *bound, const tl_ref_seq *seq, int32_t he
                     .count = seq->lk,
                     .block = per_token ? 1 : policy->quant_block_k,
                     .seen = room->key_seen,
-                    .x = room->x};
+                    .x = room->x,
+                    .blur = room->blur};
     if (policy->smooth_k) {
         mean_of(&keys, room->mean, room->mean_error);
         bound->mean_norm[seq->b * ref->problem.num_heads_k + head_k] = norm_of(room->mean, ref->problem.head_dim_qk);
@@ -246,7 +307,8 @@ static void quantise_head(tl_ref_bound *bound, const tl_ref_seq *seq, int32_t he
                                  .count = seq->lq,
                                  .block = per_token ? 1 : policy->quant_block_q,
                                  .seen = room->row_seen,
-                                 .x = room->x};
+                                 .x = room->x,
+                                 .blur = room->blur};
         quantise(&queries, policy->scales, bound->query + head * ref->rows + seq->first_row);
     }
 }
@@ -295,10 +357,10 @@ static bool quantise_all(tl_ref_bound *bound)
 {
     const tlamp_problem *p = &bound->ref->problem;
     const size_t lq = (size_t)p->max_seqlen_q, lk = (size_t)p->max_seqlen_k, d = (size_t)p->head_dim_qk;
-    double *memory = malloc(3 * d * sizeof *memory + lq + lk);
+    double *memory = malloc(4 * d * sizeof *memory + lq + lk);
     if (!memory) return false;
-    bool *seen = (bool *)(memory + 3 * d);
-    const token_room room = {seen, seen + lq, memory, memory + d, memory + 2 * d};
+    bool *seen = (bool *)(memory + 4 * d);
+    const token_room room = {seen, seen + lq, memory, memory + d, memory + 2 * d, memory + 3 * d};
     for (int64_t b = 0; b < p->batch; b++) {
         const tl_ref_seq seq = tl_ref_sequence(bound->ref, b);
         for (int32_t head_k = 0; head_k < p->num_heads_k; head_k++) quantise_head(bound, &seq, head_k, &room);
@@ -313,8 +375,10 @@ tl_ref_bound *tl_ref_bound_create(const tl_ref *ref)
     tl_ref_bound *bound = calloc(1, sizeof *bound);
     if (!bound) return NULL;
     const bool high = policy->kind == TLAMP_POLICY_HIGH;
-    const bool int8 = policy->kind == TLAMP_POLICY_INT8 || policy->kind == TLAMP_POLICY_ROUTED;
-    const bool odd = policy->hadamard || (policy->smooth_k && ref->problem.k_dtype == TLAMP_INT8);
+    const bool int8 = policy->kind == TLAMP_POLICY_INT8 || policy->kind == TLAMP_POLICY_ROUTED ||
+                      policy->kind == TLAMP_POLICY_X3;
+    const bool given_k = ref->problem.k_dtype == TLAMP_INT8, given = given_k || ref->problem.q_dtype == TLAMP_INT8;
+    const bool odd = (policy->hadamard && given) || (policy->smooth_k && given_k);
     const bool pv8 = policy->pv == TLAMP_PV_INT8, pv32 = policy->pv == TLAMP_PV_AUTO || policy->pv == TLAMP_PV_F32;
     const bool values = pv32 || (pv8 && policy->state == TLAMP_STATE_F32);
     const tl_kernel *kernel = tl_find_kernel(&ref->problem);
@@ -384,9 +448,11 @@ static row_route route_of(const tl_ref_row *row)
     return (row_route){kind, routing_words(row), group_keys(row)};
 }
 
+/* From codes: of one plane, or under X3 of two. */
 static bool is_int8(const row_route *r, int64_t j)
 {
-    return r->kind == TLAMP_POLICY_INT8 || (r->kind == TLAMP_POLICY_ROUTED && tl_word_bit(r->words, j / r->keys));
+    return r->kind == TLAMP_POLICY_INT8 || r->kind == TLAMP_POLICY_X3 ||
+           (r->kind == TLAMP_POLICY_ROUTED && tl_word_bit(r->words, j / r->keys));
 }
 
 /* A product q . k, exactly, and what its size can do to rounding. */
@@ -418,8 +484,9 @@ static double product_error(const tl_ref_bound *bound, const tl_ref_row *row, co
         const tl_token *q = bound->query + row->head * ref->rows + row->seq.first_row + row->i;
         const tl_token *k = bound->key + row->head_k * ref->keys + row->seq.first_key + j;
         const double shift = x->q_norm * bound->mean_norm[row->seq.b * ref->problem.num_heads_k + row->head_k];
+        const float slack = ref->policy.hadamard ? TL_SLACK_ROTATED : TL_SLACK;
         if (is_quantised(q) && is_quantised(k))
-            return (double)tl_epsilon_int8(q, k, d, scale) + underflow +
+            return (double)tl_epsilon_int8(q, k, d, slack, scale) + (ref->policy.hadamard ? 2 : 1) * underflow +
                    (double)(tl_epsilon_high((float)shift, d, scale) +
                             0x1p-22f * (float)(x->magnitudes + shift) * scale);
     }

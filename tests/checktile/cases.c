@@ -38,7 +38,7 @@ enum {
     VARIANT,
     NUM_AXES
 };
-enum { MOST_VALUES = 14 };
+enum { MOST_VALUES = 16 };
 
 typedef struct axis {
     int count;
@@ -73,15 +73,16 @@ static const axis axes[NUM_AXES] = {
               {"normal", "qknorm", "outlier", "onehot", "ramp", "zeros", "minus5", "pm127", "bigchannel", "spread",
                "subnormal", "nanhidden"},
               true},
-    [POLICY] = {14,
+    [POLICY] = {15,
                 {"high", "int8", "zero", "one", "band:0.5", "global:0.25", "row_rand:0.5", "align_sparse:0.5",
                  "bigbird:0.5", "sptrans:0.25", "sptrans_scaled:0.5", "band:0.5 retarget=3", "row_rand:0.75 g=1",
-                 "row_rand:0.5 g=2"},
+                 "row_rand:0.5 g=2", "x3"},
                 false},
     [TILE] = {6, {"", " tile=64x64", " tile=128x128", " tile=32x32", " tile=16x16", " tile=256x192"}, false},
     [VARIANT] = {4, {"", " quant=fly", " state=fp16", " pv=int8"}, true},
-    [MODIFIER] = {6,
-                  {"", " scales=token", " scales=f16", " smooth-k", " smooth-k scales=token", " smooth-k scales=f16"},
+    [MODIFIER] = {8,
+                  {"", " scales=token", " scales=f16", " smooth-k", " smooth-k scales=token", " smooth-k scales=f16",
+                   " hadamard", " smooth-k scales=token hadamard"},
                   false},
 };
 
@@ -169,13 +170,20 @@ static char *problem_of(const choice *c, uint64_t seed)
     return text;
 }
 
+/* Only where the rotation exists. */
+static bool is_power_of_two(int x) { return (x & (x - 1)) == 0; }
+
 static char *policy_of(const choice *c)
 {
+    const char *modifier = value(c, MODIFIER);
+    const int length = (int)strlen(modifier), rotation = (int)strlen(" hadamard");
+    const bool rotates = length >= rotation && strcmp(modifier + length - rotation, " hadamard") == 0;
+    const int kept = rotates && !is_power_of_two(number(c, D)) ? length - rotation : length;
     char *text = NULL;
     size_t size;
     FILE *out = open_memstream(&text, &size);
     if (!out) abort();
-    fprintf(out, "%s%s%s%s", value(c, POLICY), value(c, TILE), value(c, MODIFIER), value(c, VARIANT));
+    fprintf(out, "%s%s%.*s%s", value(c, POLICY), value(c, TILE), kept, modifier, value(c, VARIANT));
     if (fclose(out)) abort();
     return text;
 }
@@ -301,6 +309,11 @@ static const char *const handpicked[][2] = {
     {"b40 hq2 hk1 q3 k5 d8", "int8"},
     {"varlen:1,2,3,4,5,6,7,8,9,10,64,65/10,9,8,7,6,5,4,3,2,1,65,64 d8 causal", "int8 scales=token"},
     {"q3 k3 d1024 dv3", "int8"},
+    {"q20 k70 d512 dv3 data:pm127", "x3"},
+    {"q3 k3 d523 dv3 data:pm127", "x3"},
+    {"q40 k130 d64 data:bigchannel", "x3 pv=int8"},
+    {"hq4 hk2 q1 k513 d128 f16 causal", "x3"},
+    {"hq2 hk1 q200 k300 d64 causal data:outlier", "band:0.5 scales=token smooth-k hadamard"},
     {"q3 k70 d3 dv1000", "high"},
     {"hq2 hk1 q70 k130 d64 f16 causal", "lamp:fmt=e4m3/e4m11"},
     {"hq2 hk1 q33 k65 d40 window:20,5 mask:rowempty", "lamp:fmt=e4m3/e4m11,delta=off"},

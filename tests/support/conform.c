@@ -39,10 +39,12 @@ typedef struct program {
 
 static tally run_settings(void *context)
 {
-    static const char *const policies[] = {"high", "int8", "int8 smooth-k scales=token", "row_rand:0.5 tile=16x16"};
+    static const char *const policies[] = {"high", "int8", "int8 smooth-k scales=token", "row_rand:0.5 tile=16x16",
+                                           "x3"};
+    enum { NUM_POLICIES = sizeof policies / sizeof policies[0] };
     static const char *const layouts[] = {"bshd", "bhsd", "thd"};
     const program *p = context;
-    for (int i = 0; i < (p->once ? 1 : 4); i++)
+    for (int i = 0; i < (p->once ? 1 : NUM_POLICIES); i++)
         for (int j = 0; j < (p->once ? 1 : 3); j++) {
             const setting s = {policies[i], layouts[j]};
             (void)snprintf(place, sizeof place, "--policy \"%s\" layout:%s", s.policy, s.layout);

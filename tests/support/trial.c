@@ -110,6 +110,8 @@ void trial_create(trial *t, const char *problem, const char *policy)
         give_up(problem, policy, f.text);
     free(spec);
     if (t->policy.splits) t->in.problem.num_splits = t->policy.splits;
+    const bool rotates = (t->in.spec.d & (t->in.spec.d - 1)) == 0;
+    if (t->policy.hadamard_if_possible && rotates) t->policy.policy.hadamard = 1;
     t->in.problem.policy = &t->policy.policy;
     if (t->policy.layout != NO_LAYOUT) make_words(t);
     t->result = trial_new_result(t);

@@ -430,8 +430,6 @@ static const bad_field unsupported_fields[] = {
     FIELD(I32, num_policies, HQ),
 };
 static const bad_field unsupported_policy_fields[] = {
-    POLICY_FIELD(I32, kind, TLAMP_POLICY_X3),
-    POLICY_FIELD(I32, hadamard, 1),
     POLICY_FIELD(I32, pv, TLAMP_PV_BF16),
 };
 
@@ -499,6 +497,32 @@ Test(problems, hadamard_needs_a_power_of_two)
     a->policy.hadamard = 1;
     a->problem.head_dim_qk = 7;
     check_refused(a, TLAMP_INVALID_ARGUMENT, "policy.hadamard");
+    free(a);
+}
+
+Test(problems, codes_of_the_callers_are_neither_rotated_nor_smoothed)
+{
+    attention *a = make(TLAMP_POLICY_X3);
+    a->policy.hadamard = 1;
+    a->problem.head_dim_qk = 64;
+    a->problem.q_dtype = TLAMP_INT8;
+    check_refused(a, TLAMP_UNSUPPORTED, "policy.hadamard");
+    a->problem.q_dtype = TLAMP_F32;
+    a->problem.k_dtype = TLAMP_INT8;
+    check_refused(a, TLAMP_UNSUPPORTED, "policy.hadamard");
+    a->policy.hadamard = 0;
+    a->policy.smooth_k = 1;
+    check_refused(a, TLAMP_UNSUPPORTED, "policy.smooth_k");
+    free(a);
+}
+
+Test(problems, x3_sums_fit_an_int32)
+{
+    attention *a = make(TLAMP_POLICY_X3);
+    a->problem.head_dim_qk = 524;
+    check_refused(a, TLAMP_UNSUPPORTED, "head_dim_qk");
+    a->problem.head_dim_qk = 523;
+    cr_assert(tlamp_supported(&a->problem, &a->err) == TLAMP_OK);
     free(a);
 }
 

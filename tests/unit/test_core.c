@@ -266,6 +266,73 @@ Test(quantise, tiny_blocks_are_zero)
     }
 }
 
+/* Both planes of X3 together are one code of steps scale / 254. */
+Test(quantise, second_codes_are_within_half_a_step)
+{
+    for (float amax = 0x1p-100f; amax < 0x1p126f; amax *= 1.37f) {
+        const tl_quant z = tl_quant_make(amax);
+        const double step = (double)z.scale / 254;
+        for (int i = -100003; i <= 100003; i += 13) {
+            const float x = (float)((double)amax * i / 100003);
+            const int32_t code = tl_code(x, z.inverse), second = tl_second_code(x, code, z);
+            const double error = fabs((double)x - step * (254 * code + second));
+            cr_assert(abs(second) <= 127 && error <= step / 2 * (1 + 0x1p-13), "amax %g: %g is %d, %d", (double)amax,
+                      (double)x, code, second);
+        }
+    }
+    const tl_quant zero = tl_quant_make(FLT_MIN), given = {0.37f, 1 / 0.37f};
+    cr_assert(tl_second_code(FLT_MIN, 0, zero) == 0);
+    for (int i = -127; i <= 127; i++) cr_assert(tl_second_code((float)i * 0.37f, i, given) == 0);
+}
+
+/* The largest and the smallest sum of one channel times the most channels fit an int32; one more channel does not. */
+Test(quantise, x3_sums_fit_an_int32)
+{
+    int64_t most = 0;
+    for (int a = 0; a <= 127 * 254; a++) { /* the codes of x = a steps, as the quantiser splits them */
+        const tl_quant z = {254, 1 / 254.f};
+        const int32_t c1 = tl_code((float)a, z.inverse), c2 = tl_second_code((float)a, c1, z);
+        for (int i = 0; i < 2; i++) { /* against the largest, and against itself */
+            const int64_t d1 = i ? c1 : 127, d2 = i ? c2 : 0, sum = 254 * c1 * d1 + c1 * d2 + c2 * d1;
+            most = sum > most ? sum : most;
+            cr_assert(sum >= 0);
+        }
+    }
+    cr_assert(most * TL_X3_MOST_DIM <= INT32_MAX && most * (TL_X3_MOST_DIM + 2) > INT32_MAX, "%lld", (long long)most);
+}
+
+Test(quantise, the_rotation_is_hadamards_and_keeps_products)
+{
+    for (int n = 1; n <= 1024; n *= 2) {
+        static float x[1024], y[1024];
+        double want = 0, norm = 0;
+        uint32_t seed = 5;
+        for (int i = 0; i < n; i++) {
+            seed = seed * 1664525u + 1013904223u;
+            x[i] = (float)((double)(int32_t)seed * 0x1p-31) * (i % 7 == 3 ? 100.f : 1.f);
+            norm += (double)x[i] * (double)x[i];
+        }
+        memcpy(y, x, sizeof y);
+        tl_hadamard(y, n);
+        const double slack = 0x1p-24 * (log2(n) + 3) * sqrt(norm);
+        double after = 0;
+        for (int i = 0; i < n; i++) { /* H[i][j] = (-1)^popcount(i & j) */
+            want = 0;
+            for (int j = 0; j < n; j++) want += (__builtin_popcount((unsigned)(i & j)) % 2 ? -1 : 1) * (double)x[j];
+            cr_assert(fabs((double)y[i] - want / sqrt(n)) <= slack, "n %d: %g, not %g", n, (double)y[i],
+                      want / sqrt(n));
+            after += (double)y[i] * (double)y[i];
+        }
+        cr_assert(fabs(sqrt(after) - sqrt(norm)) <= slack);
+    }
+    float huge[64], spoilt[64];
+    for (int i = 0; i < 64; i++) huge[i] = i < 60 ? 4e37f : -4e37f; /* the plain sum overflows, the norm does not */
+    for (int i = 0; i < 64; i++) spoilt[i] = i == 9 ? INFINITY : i == 33 ? -INFINITY : 1;
+    tl_hadamard(huge, 64);
+    tl_hadamard(spoilt, 64);
+    for (int i = 0; i < 64; i++) cr_assert(isfinite(huge[i]) && !isfinite(spoilt[i]));
+}
+
 Test(quantise, a_row_with_nan_or_inf_has_no_finite_maximum)
 {
     float x[7] = {1, -3, 2, 0, 0.5f, -0.f, 1};

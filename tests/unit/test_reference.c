@@ -869,7 +869,8 @@ Test(reference, what_it_does_not_do)
     f.p.page_size = 0;
     tlamp_policy policy;
     tlamp_policy_init(&policy, sizeof policy);
-    policy.kind = TLAMP_POLICY_X3; /* a valid policy that is not bounded here */
+    policy.kind = TLAMP_POLICY_TOLERANCE; /* a valid policy that is not bounded here */
+    policy.tolerance = 0.1f;
     f.p.policy = &policy;
     run(&f);
     SAME(f.o_bound[0], HUGE_VAL);
