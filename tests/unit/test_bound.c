@@ -553,7 +553,7 @@ Test(bound, of_x3_and_of_the_rotation)
         (void)compare(&a);
         double *b = malloc(2 * 70 * 16 * sizeof *b);
         cr_assert(b);
-        const tlamp_reference_outputs out = {sizeof out, b + 70 * 16, NULL, NULL, NULL, b, NULL};
+        const tlamp_reference_outputs out = {sizeof out, b + 70 * 16, NULL, NULL, NULL, b, NULL, 0};
         cr_assert_eq(tlamp_reference(&a.p, &a.t, &out, NULL, NULL), TLAMP_OK);
         mean[how] = error[how] = 0;
         for (int i = 0; i < 70 * 16; i++) {
