@@ -25,6 +25,8 @@ typedef struct {
     int64_t unit_keys;                     /* keys packed at once: an INT8 scale covers no more */
     int32_t seen, mean;                    /* before packing it is found which keys are seen; and their mean */
     int32_t packs;                         /* the kernel packs keys before the tasks run */
+    int32_t splits;                        /* most parts that a sequence's keys are split into */
+    int32_t split_tiles;                   /* key tiles of each; 0: as many as make `splits` parts of a sequence */
     const tlamp_policy *policy;
 } tl_shape;
 
@@ -40,7 +42,14 @@ typedef struct {
     int64_t unit_begin, task_begin; /* of this sequence among those of its wave */
     unsigned char *prepared;        /* what is made once per KV head: heads_k areas, one after another */
     size_t prepared_bytes;          /* of one such area */
+    int64_t row_begin;              /* its first row among the rows of all sequences */
 } tl_sequence;
+
+/* What the splits of the keys leave for each row, in the order [row][query head][split]; NULL: keys are not split. */
+typedef struct {
+    float *o; /* [..][head_dim_v] */
+    float *m, *l;
+} tl_partials;
 
 /* One execution. */
 typedef struct {
@@ -55,6 +64,7 @@ typedef struct {
     int64_t alibi_batch_stride;
     float softmax_scale, softcap;
     int64_t words_head, words_row; /* strides */
+    tl_partials partials;
 } tl_call;
 
 /* What is made once per (sequence, KV head), before any task of the sequence runs. */
@@ -90,6 +100,9 @@ typedef struct {
     /* Attention of one task: head is its first query head. */
     void (*attend)(const tl_call *, const tl_sequence *, const tl_prepared *, const tl_task *, int32_t head,
                    void *scratch, tl_worker_counters *);
+    /* Joins what the task's splits have left (attend with task->splits above 1). NULL: keys cannot be split. */
+    void (*merge)(const tl_call *, const tl_sequence *, const tl_prepared *, const tl_task *, int32_t head,
+                  void *scratch, tl_worker_counters *);
 } tl_kernel;
 
 #endif

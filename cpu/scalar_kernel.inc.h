@@ -50,6 +50,14 @@ static void attend(const tl_call *call, const tl_sequence *seq, const tl_prepare
     tl_tile_loop(&x);
 }
 
+static void merge(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared, const tl_task *task,
+                  int32_t head, void *scratch, tl_worker_counters *counters)
+{
+    tl_ctx x = {.cpu = {*task, call, seq, prepared, counters, head, head / call->shape.group_heads}};
+    start(&x, seq, prepared, scratch);
+    tl_merge_splits(&x);
+}
+
 extern const tl_kernel TL_SYMBOL;
 const tl_kernel TL_SYMBOL = {
     .name = TL_SYMBOL_NAME,
@@ -61,4 +69,5 @@ const tl_kernel TL_SYMBOL = {
     .packed_bytes = packed_bytes,
     .pack = pack,
     .attend = attend,
+    .merge = merge,
 };

@@ -69,8 +69,19 @@ static void attend_task(void *context, int64_t index, int32_t worker)
     execution *e = context;
     void *scratch = scratch_of(e, worker);
     if (!scratch) return;
-    const tl_task_work k = tl_task_at(&e->wave, index);
+    const int32_t splits = e->call.shape.splits;
+    tl_task_work k = tl_task_at(&e->wave, index / splits);
+    tl_take_split(&k, &e->call.shape, (int32_t)(index % splits));
     e->plan->kernel->attend(&e->call, k.seq, &k.prepared, &k.task, k.head, scratch, counters_of(e, worker));
+}
+
+static void merge_task(void *context, int64_t index, int32_t worker)
+{
+    execution *e = context;
+    void *scratch = scratch_of(e, worker);
+    if (!scratch) return;
+    const tl_task_work k = tl_task_at(&e->wave, index);
+    e->plan->kernel->merge(&e->call, k.seq, &k.prepared, &k.task, k.head, scratch, counters_of(e, worker));
 }
 
 /* ------------------------------------------------------------------------------------------------ run */
@@ -92,7 +103,8 @@ static void run(execution *e)
         if ((shape->seen || shape->mean) && !run_phase(e, w->units, survey_task)) return;
         if (shape->mean && !run_phase(e, w->count * shape->heads_k, mean_task)) return;
         if (shape->packs && !run_phase(e, w->units, pack_task)) return;
-        if (!run_phase(e, w->tasks, attend_task)) return;
+        if (!run_phase(e, w->tasks * shape->splits, attend_task)) return;
+        if (shape->splits > 1 && !run_phase(e, w->tasks, merge_task)) return;
     }
 }
 
@@ -129,7 +141,9 @@ tlamp_status tlamp_execute(const tlamp_plan *plan, const tlamp_tensors *tensors,
     if (!s) s = check_outputs(&plan->problem, &t, err);
     if (s) return s;
     if (e.exec.memory != TLAMP_MEMORY_HOST || e.exec.device >= 0)
-        return tl_device_execute(plan, &t, &e.exec, workspace, workspace_bytes, err);
+        return plan->problem.num_splits > 1
+                   ? tl_fail(err, TLAMP_UNSUPPORTED, "num_splits", "keys are split on the host only: use 1")
+                   : tl_device_execute(plan, &t, &e.exec, workspace, workspace_bytes, err);
 
     e.call = tl_make_call(plan, &t);
     e.workers = tl_team_workers(&e.exec);
@@ -154,6 +168,7 @@ tlamp_status tlamp_execute(const tlamp_plan *plan, const tlamp_tensors *tensors,
 
     tl_arena arena = {workspace, 0};
     e.memory = tl_lay_out_workspace(plan, e.workers, &arena);
+    e.call.partials = e.memory.partials;
     memset(e.memory.counters, 0, (size_t)e.workers * TL_COUNTERS_STRIDE);
     tl_make_sequences(e.memory.sequences, plan, &t);
     run(&e);

@@ -116,15 +116,16 @@ static tlamp_status check_features(const tlamp_problem *p, tlamp_error *err)
     UNSUPPORTED_IF(policy->hadamard && (p->q_dtype == TLAMP_INT8 || p->k_dtype == TLAMP_INT8), "policy.hadamard",
                    "codes of the caller's cannot be rotated: rotate before quantising");
     UNSUPPORTED_IF(p->num_policies != 1, "num_policies", "one policy per query head is not built yet");
-    UNSUPPORTED_IF(p->num_splits != 1, "num_splits", "splitting keys is not built yet: use 1");
     UNSUPPORTED_IF(p->page_size != 0, "page_size", "paged caches are not built yet");
     return TLAMP_OK;
 }
 
-static tlamp_status check_lamp(const tlamp_policy *policy, tlamp_error *err)
+static tlamp_status check_lamp(const tlamp_problem *p, tlamp_error *err)
 {
+    const tlamp_policy *policy = p->policy;
     UNSUPPORTED_IF(policy->lamp_format == TLAMP_LAMP_INT8, "policy.lamp_format",
                    "LAMP with INT8 first is not built yet: use E4M3 (simulated)");
+    UNSUPPORTED_IF(p->num_splits > 1, "num_splits", "LAMP decides in the order of keys, which splits would cut: use 1");
     UNSUPPORTED_IF(policy->lamp_n_k > 32, "policy.lamp_n_k", "more than 32 sub-blocks per tile are not built");
     UNSUPPORTED_IF(policy->lamp_b_q > 128 || (policy->block_m > 128 && 128 % policy->lamp_b_q), "policy.lamp_b_q",
                    "must be at most 128, and divide 128 where block_m is larger");
@@ -148,7 +149,7 @@ tlamp_status tl_choose_kernel(const tl_kernel **kernel, const tlamp_problem *pro
 {
     const int lamp = problem->policy->kind == TLAMP_POLICY_LAMP;
     tlamp_status s = check_features(problem, err);
-    if (!s && lamp) s = check_lamp(problem->policy, err);
+    if (!s && lamp) s = check_lamp(problem, err);
     if (s) return s;
     *kernel = tl_find_kernel(problem);
     if (!*kernel)

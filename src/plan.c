@@ -13,6 +13,21 @@
 /* A task is at most this many rows: Q, scores and O of a task stay in a core's second-level cache. */
 enum { MOST_TASK_TOKENS = 128 };
 
+/* Automatic splits: of problems with up to so many query tokens a sequence, whose tasks are few; and always so many keys,
+ * however long other sequences are, so that a row's bits depend on its own keys alone. */
+enum { AUTO_SPLIT_TOKENS = 16, AUTO_SPLIT_KEYS = 512 };
+
+int32_t tl_splits(const tlamp_problem *p)
+{
+    int64_t parts = p->num_splits;
+    if (p->num_splits == TLAMP_SPLITS_AUTO) {
+        const int few = p->max_seqlen_q <= AUTO_SPLIT_TOKENS && p->policy->kind != TLAMP_POLICY_LAMP;
+        parts = few ? tl_ceil_div(p->max_seqlen_k, AUTO_SPLIT_KEYS) : 1;
+    }
+    const int32_t tile = p->policy->block_n < 64 ? p->policy->block_n : 64; /* a part has one tile at least */
+    return (int32_t)tl_clamp64(tl_min64(parts, tl_ceil_div(p->max_seqlen_k, tile)), 1, INT32_MAX);
+}
+
 static tl_shape make_shape(const tlamp_problem *p, const tl_kernel *kernel)
 {
     const tlamp_policy *policy = p->policy;
@@ -39,6 +54,8 @@ static tl_shape make_shape(const tlamp_problem *p, const tl_kernel *kernel)
     s.task_heads = lamp ? 1 : (int32_t)tl_clamp64(kernel->max_rows / s.task_tokens, 1, tl_max64(s.group_heads, 1));
     s.one_task = p->max_seqlen_q <= s.task_tokens && s.task_heads >= s.group_heads;
     s.policy = policy;
+    s.splits = kernel->merge ? tl_splits(p) : 1;
+    s.split_tiles = p->num_splits == TLAMP_SPLITS_AUTO ? AUTO_SPLIT_KEYS / s.tile_keys : 0;
     const int64_t keys = tl_round_up(tl_max64(p->max_seqlen_k, 1), 64);
     s.unit_keys = s.int8 || s.int8_values ? tl_min64(policy->quant_block_k, keys) : 64;
     s.seen = (s.int8 || s.int8_values) && (p->has_bool_mask || p->has_bias);
@@ -62,6 +79,17 @@ tl_workspace tl_lay_out_workspace(const tlamp_plan *plan, int32_t workers, tl_ar
     w.counters = tl_take_array(arena, workers, TL_COUNTERS_STRIDE);
     w.prepared = tl_take_array(arena, 1, plan->prepared_bytes);
     w.scratch = tl_take_array(arena, workers, plan->scratch_bytes);
+    w.partials = (tl_partials){NULL, NULL, NULL};
+    if (plan->shape.splits > 1) {
+        const tlamp_problem *p = &plan->problem;
+        const size_t rows = tl_mul_size(p->varlen ? 1 : (size_t)p->batch,
+                                        (size_t)(p->varlen ? p->total_q : p->max_seqlen_q));
+        const size_t parts = tl_mul_size(tl_mul_size(rows, (size_t)plan->shape.heads_q), (size_t)plan->shape.splits);
+        const size_t bytes = tl_mul_size(parts, sizeof(float));
+        w.partials.o = tl_take_array(arena, plan->shape.head_dim_v, bytes);
+        w.partials.m = tl_take_array(arena, 1, bytes);
+        w.partials.l = tl_take_array(arena, 1, bytes);
+    }
     return w;
 }
 
@@ -76,6 +104,7 @@ void tl_plan_with_kernel(tlamp_plan *to, const tlamp_plan *plan, const tl_kernel
 {
     *to = *plan;
     to->problem.policy = &to->policy;
+    to->problem.num_splits = 1; /* devices do not split keys */
     to->kernel = kernel;
     use_kernel(to);
 }

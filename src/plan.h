@@ -23,6 +23,9 @@ void tl_plan_with_kernel(tlamp_plan *to, const tlamp_plan *plan, const tl_kernel
 /* Bytes of what is prepared of a sequence of lk keys, all KV heads. */
 size_t tl_prepared_size(const tlamp_plan *plan, int64_t lk);
 
+/* Most parts that the keys of a sequence are split into. */
+int32_t tl_splits(const tlamp_problem *problem);
+
 /* The caller's allocator, or malloc. */
 tlamp_allocator tl_allocator(const tlamp_allocator *given);
 
@@ -32,6 +35,7 @@ typedef struct {
     tl_worker_counters *counters; /* [workers], 64 bytes apart */
     unsigned char *prepared;
     unsigned char *scratch; /* [workers] */
+    tl_partials partials;
 } tl_workspace;
 tl_workspace tl_lay_out_workspace(const tlamp_plan *plan, int32_t workers, tl_arena *arena);
 #define TL_COUNTERS_STRIDE ((sizeof(tl_worker_counters) + 63) / 64 * 64)

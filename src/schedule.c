@@ -62,7 +62,7 @@ void tl_make_sequences(tl_sequence *sequences, const tlamp_plan *plan, const tla
 {
     const tlamp_problem *p = &plan->problem;
     int64_t routing_rows = 0; /* cu_tm[b] of packed sequences (ALGORITHMS A6) */
-    int64_t q_blocks = 0, k_blocks = 0;
+    int64_t q_blocks = 0, k_blocks = 0, rows = 0;
     for (int64_t b = 0; b < p->batch; b++) {
         const tl_lengths n = tl_sequence_lengths(p, t, b);
         tl_sequence *s = &sequences[b];
@@ -73,6 +73,8 @@ void tl_make_sequences(tl_sequence *sequences, const tlamp_plan *plan, const tla
                                                           : tl_auto_group(n.layout_k, p->policy->block_n);
         if (takes_words(p->policy, t))
             s->words = t->words + (p->varlen ? routing_rows * t->words_stride_row : b * t->words_stride_batch);
+        s->row_begin = rows;
+        rows += s->lq;
         s->q_blocks = q_blocks;
         s->k_blocks = k_blocks;
         routing_rows += tl_ceil_div(s->lq, p->policy->block_m);

@@ -283,7 +283,8 @@ static tlamp_status check_counts(const tlamp_problem *p, tlamp_error *err)
     REQUIRE(p->num_policies == 1 || p->num_policies == p->num_heads_q, "num_policies", "%d: must be 1 or num_heads_q",
             (int)p->num_policies);
     REQUIRE(in(p->words_per_row, 1, 1 << 20), "words_per_row", "%d: must be 1 .. 2^20", (int)p->words_per_row);
-    REQUIRE(in(p->num_splits, 1, 1 << 20), "num_splits", "%d: must be 1 .. 2^20", (int)p->num_splits);
+    REQUIRE(in(p->num_splits, TLAMP_SPLITS_AUTO, 1 << 20), "num_splits", "%d: must be 1 .. 2^20, or 0 for automatic",
+            (int)p->num_splits);
     REQUIRE(p->page_size >= 0 && p->page_size % 64 == 0, "page_size", "%d: must be 0 or a multiple of 64",
             (int)p->page_size);
     REQUIRE(p->num_pages >= 0 && p->max_pages_per_seq >= 0, "num_pages", "must not be negative");

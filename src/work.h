@@ -116,6 +116,7 @@ TL_SHARED void tl_mean_work(const tl_wave *w, int64_t index)
     if (s->lk > 0) tl_survey_mean(w->call, s, &p);
 }
 
+/* The rows of a task, and all keys or one split of them. */
 typedef struct {
     const tl_sequence *seq;
     tl_prepared prepared;
@@ -147,7 +148,19 @@ TL_INLINE tl_task_work tl_task_at(const tl_wave *w, int64_t index)
     if (s->words)
         k.task.words = s->words + kv_head * call->words_head + token0 / call->policy->block_m * call->words_row;
     k.task.scattered = call->bool_mask.data || call->bias.data;
+    k.task.splits = shape->splits;
+    k.task.tile_past = INT32_MAX;
     return k;
+}
+
+TL_INLINE void tl_take_split(tl_task_work *k, const tl_shape *shape, int32_t split)
+{
+    if (shape->splits == 1) return;
+    const int64_t tiles = tl_ceil_div(k->seq->lk, shape->tile_keys);
+    const int64_t each = shape->split_tiles ? shape->split_tiles : tl_ceil_div(tiles, shape->splits);
+    k->task.split = split;
+    k->task.tile_begin = (int32_t)tl_min64(split * each, INT32_MAX);
+    k->task.tile_past = (int32_t)tl_min64((split + 1) * each, INT32_MAX);
 }
 
 #endif

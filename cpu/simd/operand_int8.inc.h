@@ -144,7 +144,7 @@ static void tl_quantise_query(const tl_operands *x, tl_int8 *z, int32_t r, tl_qu
     const int flagged = !tl_is_finite(tl_peak(q, x->d));
     z->q_flagged[r] = (unsigned char)flagged;
     z->some_q_flagged |= flagged;
-    x->cpu.counters->nonfinite_tokens += flagged;
+    x->cpu.counters->nonfinite_tokens += flagged && tl_counts_rows(&x->cpu.task, TL_INT8);
     memset(codes, 0, sizeof *codes * (size_t)z->code_stride);
     if (!flagged) tl_encode(codes, q, x->d, quant.inverse, 0);
     int32_t sum = 0;

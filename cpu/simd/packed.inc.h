@@ -15,6 +15,7 @@
 
 #define TL_STATE_F16 0
 #define TL_LAMP 0
+#define TL_SPLITS 1
 #define TL_SPAN_MIXED 1
 #define TL_LAZY 8.f
 
@@ -416,6 +417,38 @@ static void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[TL_
     }
 }
 
+/* ---- splits of the keys */
+
+static void tl_store_partial(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[TL_ROWS], const float l[TL_ROWS])
+{
+    for (int32_t r = 0, n = tl_rows_here(x, rb); r < n; r++)
+        tl_keep_partial(&x->in.cpu, rb * TL_ROWS + r, acc->o + (int64_t)(rb * TL_ROWS + r) * x->in.o_stride, m[r],
+                        l[r]);
+}
+
+static void tl_begin_merge(tl_ctx *x, tl_acc *acc)
+{
+    acc->o = x->o;
+    memset(x->o, 0, sizeof *x->o * (size_t)tl_task_rows(tl_task_of(x)) * (size_t)x->in.o_stride);
+}
+
+TL_INLINE void tl_partial(const tl_ctx *x, int32_t rb, int32_t split, float m[TL_ROWS], float l[TL_ROWS])
+{
+    tl_load_partials(&x->in.cpu, rb * TL_ROWS, tl_rows_here(x, rb), TL_ROWS, split, m, l);
+}
+
+static void tl_add_partial(tl_ctx *x, tl_acc *acc, int32_t rb, int32_t split, const float weight[TL_ROWS])
+{
+    const int32_t dv = x->in.dv;
+    for (int32_t r = 0, n = tl_rows_here(x, rb); r < n; r++) {
+        const unsigned char *from = (const unsigned char *)tl_partial_output(&x->in.cpu, rb * TL_ROWS + r, split);
+        float *o = acc->o + (int64_t)(rb * TL_ROWS + r) * x->in.o_stride;
+        const tl_v w = tl_v_set(weight[r]);
+        for (int32_t i = 0; i < dv; i += TL_LANES)
+            tl_v_store(o + i, tl_v_fma(tl_load_lanes(from, i, dv - i, TL_F32), w, tl_v_load(o + i)));
+    }
+}
+
 #include "core/tile_loop.inc.h"
 
 /* ---- the kernel */
@@ -472,6 +505,14 @@ static void tl_attend(const tl_call *call, const tl_sequence *seq, const tl_prep
     tl_agent_end();
 }
 
+static void tl_merge(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared, const tl_task *task,
+                     int32_t head, void *scratch, tl_worker_counters *counters)
+{
+    tl_ctx x = {.in.cpu = {*task, call, seq, prepared, counters, head, head / call->shape.group_heads}};
+    tl_start(&x, scratch);
+    tl_merge_splits(&x);
+}
+
 extern const tl_kernel TL_SYMBOL;
 const tl_kernel TL_SYMBOL = {
     .name = TL_SYMBOL_NAME,
@@ -483,4 +524,5 @@ const tl_kernel TL_SYMBOL = {
     .packed_bytes = tl_packed_bytes,
     .pack = tl_pack,
     .attend = tl_attend,
+    .merge = tl_merge,
 };

@@ -3,6 +3,8 @@
 #ifndef TL_CPU_SIMD_ROWS_H
 #define TL_CPU_SIMD_ROWS_H
 
+#include <string.h>
+
 #include "core/online_softmax.h"
 #include "core/quantize.h"
 #include "core/task.h"
@@ -202,6 +204,15 @@ TL_INLINE int tl_meets(const tl_task *t, int32_t route)
     return 0;
 }
 
+/* Of the tasks that split a row's keys, the first that meets the route counts what is counted once per row. */
+TL_INLINE int tl_counts_rows(const tl_task *t, int32_t route)
+{
+    int64_t tile = tl_key_begin(&t->mask, t->token0) / t->tile_keys;
+    for (; tile < t->tile_begin; tile++)
+        if (tl_route(t, (int32_t)tile) == route) return 0;
+    return 1;
+}
+
 /* ---- score epilogue, one row */
 
 /* Nothing but a factor stands between q . k and the logit. */
@@ -256,7 +267,41 @@ TL_INLINE int tl_row_sees(const tl_cpu *c, int32_t row, int64_t key)
 /* The logit of the row's sink in log2 units; -Inf: none. */
 TL_INLINE float tl_sink_of(const tl_cpu *c, int32_t row)
 {
-    return c->call->sinks ? tl_log2_logit(c->call->sinks[tl_head_of(c, row)]) : TL_NEVER;
+    const int counts = c->call->sinks && c->task.split == 0; /* once, however many splits there are */
+    return counts ? tl_log2_logit(c->call->sinks[tl_head_of(c, row)]) : TL_NEVER;
+}
+
+/* ---- splits of the keys */
+
+/* Where a split's state of the row is kept: [row][query head][split]. */
+TL_INLINE int64_t tl_partial_of(const tl_cpu *c, int32_t row, int32_t split)
+{
+    const int64_t at = c->seq->row_begin + tl_token_of(c, row);
+    return (at * c->call->shape.heads_q + tl_head_of(c, row)) * c->task.splits + split;
+}
+
+TL_INLINE float *tl_partial_output(const tl_cpu *c, int32_t row, int32_t split)
+{
+    return c->call->partials.o + tl_partial_of(c, row, split) * c->call->shape.head_dim_v;
+}
+
+TL_INLINE void tl_keep_partial(const tl_cpu *c, int32_t row, const float *o, float m, float l)
+{
+    const int64_t at = tl_partial_of(c, row, c->task.split);
+    memcpy(tl_partial_output(c, row, c->task.split), o, sizeof *o * (size_t)c->call->shape.head_dim_v);
+    c->call->partials.m[at] = m;
+    c->call->partials.l[at] = l;
+}
+
+/* The state of rows [first, first + n) that a split has left; m and l of further rows of a block of `size`: of none. */
+TL_INLINE void tl_load_partials(const tl_cpu *c, int32_t first, int32_t n, int32_t size, int32_t split, float *m,
+                                float *l)
+{
+    for (int32_t r = 0; r < size; r++) {
+        const int64_t at = r < n ? tl_partial_of(c, first + r, split) : 0;
+        m[r] = r < n ? c->call->partials.m[at] : TL_NEVER;
+        l[r] = r < n ? c->call->partials.l[at] : 0.f;
+    }
 }
 
 /* ---- end, one row */

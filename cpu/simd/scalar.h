@@ -19,6 +19,7 @@ enum { LANES = 16 };
 #define TL_SPAN_MAX (TL_STATE_F16 ? 1 : 4)
 #define TL_SPAN_MIXED 1
 #define TL_LAMP 0
+#define TL_SPLITS 1
 #define TL_LAZY (TL_STATE_F16 || TL_PV_INT8 ? 0.f : 8.f) /* u8 P must not exceed 1 */
 
 enum {
@@ -189,12 +190,13 @@ static void tl_pack_unit(tl_ctx *x, const tl_packed *p, int64_t begin)
 static void tl_quantise_queries(tl_ctx *x)
 {
     const float *mean = x->cpu.prepared->mean;
+    const int counts = tl_counts_rows(&x->cpu.task, TL_INT8);
     tl_query_quants(&x->cpu, x->q_quant, x->row);
     for (int32_t r = 0; r < tl_task_rows(&x->cpu.task); r++) {
         const float *q = x->q + (int64_t)r * x->d;
         tl_load_coded_query(x->row, &x->cpu, tl_head_of(&x->cpu, r), tl_token_of(&x->cpu, r));
         x->q_flagged[r] = !tl_is_finite(tl_row_amax(x->row, x->d));
-        x->cpu.counters->nonfinite_tokens += x->q_flagged[r];
+        x->cpu.counters->nonfinite_tokens += counts && x->q_flagged[r];
         if (x->q_flagged[r]) memset(x->row, 0, sizeof *x->row * (size_t)x->d);
         tl_encode(x, x->q_codes, (int64_t)r * x->d, 1, x->row, x->q_quant[r]);
         x->q_mean[r] = 0.f;
@@ -506,6 +508,34 @@ static void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[TL_
 {
     for (int32_t r = 0, n = tl_rows_here(x, rb); r < n; r++)
         tl_store_row(&x->cpu, rb * TL_ROWS + r, acc->o + (int64_t)(rb * TL_ROWS + r) * x->dv_pad, m[r], l[r]);
+}
+
+/* ---- splits of the keys */
+
+static void tl_store_partial(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[TL_ROWS], const float l[TL_ROWS])
+{
+    for (int32_t r = 0, n = tl_rows_here(x, rb); r < n; r++)
+        tl_keep_partial(&x->cpu, rb * TL_ROWS + r, acc->o + (int64_t)(rb * TL_ROWS + r) * x->dv_pad, m[r], l[r]);
+}
+
+static void tl_begin_merge(tl_ctx *x, tl_acc *acc)
+{
+    acc->o = x->o;
+    memset(x->o, 0, sizeof *x->o * (size_t)tl_task_rows(&x->cpu.task) * (size_t)x->dv_pad);
+}
+
+TL_INLINE void tl_partial(const tl_ctx *x, int32_t rb, int32_t split, float m[TL_ROWS], float l[TL_ROWS])
+{
+    tl_load_partials(&x->cpu, rb * TL_ROWS, tl_rows_here(x, rb), TL_ROWS, split, m, l);
+}
+
+static void tl_add_partial(tl_ctx *x, tl_acc *acc, int32_t rb, int32_t split, const float weight[TL_ROWS])
+{
+    for (int32_t r = 0, n = tl_rows_here(x, rb); r < n; r++) {
+        const float *from = tl_partial_output(&x->cpu, rb * TL_ROWS + r, split);
+        float *o = acc->o + (int64_t)(rb * TL_ROWS + r) * x->dv_pad;
+        for (int32_t i = 0; i < x->dv; i++) o[i] += weight[r] * from[i];
+    }
 }
 
 #endif

@@ -190,7 +190,7 @@ static void describe(input *in)
     p->bias_stride = (tlamp_score_strides){.batch = 0, .head = s->lq * s->lk, .q = s->lk, .k = 1};
     p->has_alibi = s->has_alibi;
     p->has_sinks = s->num_sinks > 0;
-    p->num_splits = s->splits ? (int32_t)s->splits : 1;
+    p->num_splits = num_splits_of(s->splits);
 }
 
 static bool create_qkv(input *in)

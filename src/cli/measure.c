@@ -115,7 +115,7 @@ static void describe_job(const measuring *x, job *j)
     if (policy->hadamard_if_possible && is_power_of_two(in->spec.d)) j->policy.hadamard = 1;
     j->problem = in->problem;
     j->problem.policy = &j->policy;
-    if (policy->splits) j->problem.num_splits = policy->splits;
+    if (policy->splits) j->problem.num_splits = num_splits_of(policy->splits);
     j->tensors = in->tensors;
 }
 

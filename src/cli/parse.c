@@ -76,6 +76,14 @@ bool parse_real(const char *text, bool infinite, double *value)
     return true;
 }
 
+bool parse_splits(const char *text, int32_t *splits)
+{
+    *splits = SPLITS_AUTO;
+    return strcmp(text, "auto") == 0 || parse_int32(text, 1, 1 << 20, splits);
+}
+
+int32_t num_splits_of(int32_t splits) { return splits == SPLITS_AUTO ? TLAMP_SPLITS_AUTO : splits ? splits : 1; }
+
 static const char *const dtype_names[] = {"f32", "f16", "bf16"};
 
 bool parse_dtype(const char *text, tlamp_dtype *dtype)

@@ -16,6 +16,11 @@ bool parse_uint64(const char *text, uint64_t *value);
 /* "0.1", "1e-3", "2^-8"; finite, unless infinite is true: then also "inf" and "-inf". Never NaN. */
 bool parse_real(const char *text, bool infinite, double *value);
 
+/* "auto", or 1 to 2^20; 0 elsewhere stands for what was not given. num_splits of a problem. */
+enum { SPLITS_AUTO = -1 };
+bool parse_splits(const char *text, int32_t *splits);
+int32_t num_splits_of(int32_t splits);
+
 /* "f32", "f16", "bf16", and their names. */
 bool parse_dtype(const char *text, tlamp_dtype *dtype);
 const char *dtype_name(tlamp_dtype dtype);

@@ -45,7 +45,7 @@ const char policy_help[] = "\n"
                            "  round=stochastic    lamp: stochastic rounding of the simulated formats\n"
                            "  layout=compact      lamp: a tile with two or more risky sub-blocks is computed\n"
                            "                      high as a whole; or safe\n"
-                           "  splits=N            parts that the keys are split into, merged at the end\n";
+                           "  splits=N|auto       parts that the keys are split into, merged at the end\n";
 
 static int not_understood(const char *what, const char *write, fault *f)
 {
@@ -270,7 +270,7 @@ static bool take_compact(policy_spec *spec, char *value)
     return spec->policy.kind == TLAMP_POLICY_LAMP && spec->policy.lamp_compact >= 0;
 }
 
-static bool take_splits(policy_spec *spec, char *value) { return parse_int32(value, 1, 1 << 20, &spec->splits); }
+static bool take_splits(policy_spec *spec, char *value) { return parse_splits(value, &spec->splits); }
 
 /* "name=value" */
 static const struct modifier {
@@ -285,7 +285,7 @@ static const struct modifier {
     {"quant", take_quant, "quant=once or quant=fly"},
     {"pv", take_pv, "pv=f32, bf16 or int8"},
     {"state", take_state, "state=fp16"},
-    {"splits", take_splits, "splits=N, 1 to 1048576"},
+    {"splits", take_splits, "splits=N, 1 to 1048576, or splits=auto"},
     {"gate", take_gate, "gate=LAYOUT:COVERAGE after lamp:..."},
     {"round", take_round, "round=stochastic after lamp:..."},
     {"layout", take_compact, "layout=safe or layout=compact after lamp:..."},

@@ -24,7 +24,7 @@ typedef struct policy_spec {
     int32_t group; /* key tiles per group; 0: automatic */
     char words_file[POLICY_MAX_TEXT];
 
-    int32_t splits; /* 0: as the problem says */
+    int32_t splits; /* 0: as the problem says; SPLITS_AUTO */
 } policy_spec;
 
 /* Fills *spec; DONE, BAD_INPUT for what is no policy, UNAVAILABLE for what this version cannot even say. */

@@ -35,7 +35,7 @@ const char problem_help[] = "PROBLEM is one token per fact, in any order, for ex
                             "  layout:bshd         or bhsd, thd (packed), fused (q, k, v are views of one\n"
                             "                      buffer)\n"
                             "  pad:3               unused elements between the rows of every tensor\n"
-                            "  splits:2            parts that the keys are split into, merged at the end\n"
+                            "  splits:2|auto       parts that the keys are split into, merged at the end\n"
                             "  cache:int8          keys and values in a cache, int8 or f16\n"
                             "  threads:4           as --threads\n"
                             "  data:normal         what the tensors hold: normal, qknorm (rows of RMS 1\n"
@@ -172,7 +172,7 @@ static bool take_seed(problem_spec *spec, char *value) { return parse_uint64(val
 
 static bool take_pad(problem_spec *spec, char *value) { return parse_integer(value, 0, 1 << 20, &spec->pad); }
 
-static bool take_splits(problem_spec *spec, char *value) { return parse_integer(value, 1, 1 << 20, &spec->splits); }
+static bool take_splits(problem_spec *spec, char *value) { return parse_splits(value, &spec->splits); }
 
 static bool take_threads(problem_spec *spec, char *value) { return parse_integer(value, 1, 4096, &spec->threads); }
 
@@ -218,7 +218,7 @@ static const word_token word_tokens[] = {
     {"data", take_data, "data:KIND, one that `tilelamp run --help` lists"},
     {"seed", take_seed, "seed:N, 0 or more"},
     {"pad", take_pad, "pad:N, 0 to 1048576"},
-    {"splits", take_splits, "splits:N, 1 to 1048576"},
+    {"splits", take_splits, "splits:N, 1 to 1048576, or splits:auto"},
     {"threads", take_threads, "threads:N, 1 to 4096"},
 };
 enum { NUM_WORDS = sizeof word_tokens / sizeof word_tokens[0] };
@@ -491,7 +491,8 @@ char *problem_print(const problem_spec *s)
     print_lengths(out, s);
     fprintf(out, " layout:%s", layout_names[s->layout]);
     if (s->pad) fprintf(out, " pad:%lld", (long long)s->pad);
-    if (s->splits) fprintf(out, " splits:%lld", (long long)s->splits);
+    if (s->splits > 0) fprintf(out, " splits:%d", (int)s->splits);
+    if (s->splits == SPLITS_AUTO) fprintf(out, " splits:auto");
     if (s->threads) fprintf(out, " threads:%lld", (long long)s->threads);
     if (s->cache) fprintf(out, " cache:%s", cache_names[s->cache]);
     if (s->data != DATA_FILE) fprintf(out, " seed:%llu data:%s", (unsigned long long)s->seed, data_names[s->data]);

@@ -62,8 +62,9 @@ typedef struct problem_spec {
     int64_t num_lengths; /* varlen: batch */
     int64_t lengths_q[PROBLEM_MAX_LIST], lengths_k[PROBLEM_MAX_LIST];
     problem_layout layout;
-    int64_t pad;             /* elements between the rows of a tensor, NaN in inputs */
-    int64_t splits, threads; /* 0: not given */
+    int64_t pad;     /* elements between the rows of a tensor, NaN in inputs */
+    int32_t splits;  /* 0: not given; SPLITS_AUTO */
+    int64_t threads; /* 0: not given */
     problem_cache cache;
     problem_data data;
     uint64_t seed;

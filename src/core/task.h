@@ -24,11 +24,13 @@ typedef struct {
     tl_mask_geometry mask;
     int64_t token0;
     int32_t tokens, heads;
-    int32_t tile_keys;     /* keys of a key tile: block_n, at most 64 */
-    int32_t route_all;     /* the route of every tile where words is NULL */
-    const uint64_t *words; /* the routing row's words */
-    int64_t group_keys;    /* keys of a group: g * block_n */
-    int32_t scattered;     /* single keys may be hidden (boolean mask): every span needs tl_mask */
+    int32_t tile_keys;             /* keys of a key tile: block_n, at most 64 */
+    int32_t route_all;             /* the route of every tile where words is NULL */
+    const uint64_t *words;         /* the routing row's words */
+    int64_t group_keys;            /* keys of a group: g * block_n */
+    int32_t scattered;             /* single keys may be hidden (boolean mask): every span needs tl_mask */
+    int32_t tile_begin, tile_past; /* this task's tiles: one split of the keys, or 0 and INT32_MAX */
+    int32_t split, splits;         /* which of how many */
 } tl_task;
 
 /* Neighbouring key tiles [first, first + count). Bit i of route is the route of tile first + i. edge: some row does not see
@@ -45,11 +47,14 @@ TL_INLINE int32_t tl_route(const tl_task *t, int32_t tile)
     return tl_word_bit(t->words, (int64_t)tile * t->tile_keys / t->group_keys);
 }
 
-/* The first tile that some row sees, and the one after the last. */
-TL_INLINE int32_t tl_tile_low(const tl_task *t) { return (int32_t)(tl_key_begin(&t->mask, t->token0) / t->tile_keys); }
+/* The first tile of the task that some row sees, and the one after the last; not above it: none. */
+TL_INLINE int32_t tl_tile_low(const tl_task *t)
+{
+    return (int32_t)tl_max64(tl_key_begin(&t->mask, t->token0) / t->tile_keys, t->tile_begin);
+}
 TL_INLINE int32_t tl_tile_end(const tl_task *t)
 {
-    return (int32_t)tl_ceil_div(tl_key_end(&t->mask, t->token0 + t->tokens - 1), t->tile_keys);
+    return (int32_t)tl_min64(tl_ceil_div(tl_key_end(&t->mask, t->token0 + t->tokens - 1), t->tile_keys), t->tile_past);
 }
 
 /* The tokens of rows [row, row + n): lowest and highest. Rows that span two heads take all tokens. */

@@ -8,6 +8,7 @@
  *   TL_LAZY        how far a row's maximum may outgrow its reference before O is rescaled, log2 units
  *   TL_STATE_F16   1: m, l and O are held in f16 between tiles (ALGORITHMS A8); then TL_SPAN_MAX is 1, TL_LAZY 0
  *   TL_LAMP        1: LampAttention decides tile by tile (core/lamp_step.inc.h); then TL_SPAN_MAX is 1
+ *   TL_SPLITS      1: keys may be split among several tasks, whose states tl_merge_splits joins; not with LAMP
  * the types tl_ctx, tl_scores, tl_acc, and the functions
  *   tl_task_of(x)                    the task (core/task.h)
  *   tl_block_size(x)                 rows of a row block: TL_ROWS, or with LAMP the unit of its decisions, b_q
@@ -27,6 +28,11 @@
  *   tl_rescale(x, acc, rb, lambda)   O *= lambda, row by row
  *   tl_values_issue(x, acc, s, span, rb), tl_values_wait(x, acc)   O += P V
  *   tl_store(x, acc, rb, m, l)       O / l and LSE = m + log l
+ * and, where keys may be split,
+ *   tl_store_partial(x, acc, rb, m, l)          keeps the state of the task's split
+ *   tl_begin_merge(x, acc)                      O = 0
+ *   tl_partial(x, rb, split, m, l)              the m and l that a split has left
+ *   tl_add_partial(x, acc, rb, split, weight)   O += weight * that split's O, row by row
  *
  * The unit of work is an item: one row block against what it sees of one span. Items run span by span, so that K and V of a
  * span stay in cache (or in one stage of shared memory) while the row blocks pass. Tiles are taken from the last one that
@@ -37,6 +43,9 @@
 #include "task.h"
 #endif
 
+#ifndef TL_SPLITS
+#define TL_SPLITS 0
+#endif
 #if !defined TL_ROWS || !defined TL_ROW_BLOCKS || !defined TL_SPAN_MAX || !defined TL_SPAN_MIXED ||                    \
     !defined TL_LAZY || !defined TL_STATE_F16 || !defined TL_LAMP
 #error "the vocabulary must define its constants before including the tile loop"
@@ -201,6 +210,44 @@ TL_INLINE void tl_tile_loop(tl_ctx *x)
 
     for (int32_t rb = 0; rb < blocks; rb++) {
         tl_row_join_sum(x, state.rows[rb].l);
+#if TL_SPLITS
+        if (t->splits > 1) {
+            tl_store_partial(x, &state.acc, rb, state.rows[rb].m, state.rows[rb].l);
+            continue;
+        }
+#endif
         tl_store(x, &state.acc, rb, state.rows[rb].m, state.rows[rb].l);
     }
 }
+
+#if TL_SPLITS
+/* Joins the states that the splits of a task's keys have left, in the order of the splits, whoever ran them: with m the
+ * largest reference, l = sum l_i 2^(m_i - m), and O alike. One that has seen nothing is neutral. */
+TL_INLINE void tl_merge_splits(tl_ctx *x)
+{
+    const tl_task *t = tl_task_of(x);
+    const int32_t size = tl_block_size(x), blocks = tl_row_blocks(t, size);
+    tl_acc acc;
+
+    tl_begin_merge(x, &acc);
+    for (int32_t rb = 0; rb < blocks; rb++) {
+        tl_rows all, one;
+        float weight[TL_ROWS];
+        for (int r = 0; r < TL_ROWS; r++) all.m[r] = TL_NEVER;
+        for (int32_t split = 0; split < t->splits; split++) {
+            tl_partial(x, rb, split, one.m, one.l);
+            for (int r = 0; r < TL_ROWS; r++) all.m[r] = tl_max(one.m[r], all.m[r]);
+        }
+        for (int r = 0; r < TL_ROWS; r++) all.l[r] = 0.f;
+        for (int32_t split = 0; split < t->splits; split++) {
+            tl_partial(x, rb, split, one.m, one.l);
+            for (int r = 0; r < TL_ROWS; r++) {
+                weight[r] = tl_exp2(one.m[r] - tl_reference(all.m[r]));
+                all.l[r] += weight[r] * one.l[r];
+            }
+            tl_add_partial(x, &acc, rb, split, weight);
+        }
+        tl_store(x, &acc, rb, all.m, all.l);
+    }
+}
+#endif

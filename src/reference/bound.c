@@ -20,6 +20,7 @@
 #include "core/quantize.h"
 #include "core/routing.h"
 #include "dispatch.h"
+#include "plan.h"
 
 #define LN2 0.6931471805599453
 #define TL_U_F16 0x1p-11  /* unit roundoff of f16 */
@@ -571,7 +572,7 @@ static double eager_moves(const tl_ref_row *row)
  * Where the reference is not lazy (f16 state, INT8 P V) it may move with every tile. */
 static double exponential_error(const tl_ref_row *row, double s, double size)
 {
-    const double merges = (double)row->ref->problem.num_splits - 1;
+    const double merges = (double)tl_splits(&row->ref->problem) - 1;
     const double once = fabs(row->top) + (row->top - s) + 9 + eager_moves(row);
     const double merge = fabs(row->top) + size + log((double)row->seq.lk + 1) + 4;
     return (double)TL_U_EXP * (once + (merges > 0 ? merges : 0) * merge);
@@ -616,7 +617,7 @@ static double vanishing(const charges *c) { return (double)c->n * 0x1p-116; }
 static double sum_error(const tl_ref_row *row, const charges *c, double roundings)
 {
     const double moves = fmin((double)c->n, 2 + (row->top - c->low) / (8 * LN2)) + eager_moves(row);
-    const double gamma = (double)tl_gamma((float)(roundings + moves + 8 + (double)row->ref->problem.num_splits));
+    const double gamma = (double)tl_gamma((float)(roundings + moves + 8 + (double)tl_splits(&row->ref->problem)));
     return gamma < 0.5 ? gamma / (1 - gamma) : HUGE_VAL;
 }
 
@@ -720,7 +721,7 @@ static double log_bound(const tl_ref_row *row, const charges *c)
     const double held = held_error(row);
     if (held > 0 && !(held < 0.5 && c->n < 60000)) return HUGE_VAL;
     return fmin(log1p(c->a), c->eps) + weights_error(row, c) + 2 * held + held_floor(row, c) + vanishing(c) +
-           2 * (double)TL_U_EXP * sizes * (double)row->ref->problem.num_splits;
+           2 * (double)TL_U_EXP * sizes * (double)tl_splits(&row->ref->problem);
 }
 
 static void fill(double *to, int32_t n, double value)

@@ -638,7 +638,7 @@ static tlamp_status check_policy(const tlamp_problem *p, const tlamp_tensors *t,
                        MAX_SUBS);
     if (policy->smooth_k || policy->hadamard || policy->state != TLAMP_STATE_F32 || policy->pv > TLAMP_PV_F32)
         return tl_fail(err, TLAMP_UNSUPPORTED, "policy", "LAMP's simulated formats go with plain f32 P V and state");
-    if (p->num_policies != 1 || p->num_splits != 1 || p->page_size || t->prepared)
+    if (p->num_policies != 1 || p->num_splits > 1 || p->page_size || t->prepared)
         return tl_fail(err, TLAMP_UNSUPPORTED, "problem",
                        "this reference reads plain tensors, with one policy, unsplit");
     return TLAMP_OK;

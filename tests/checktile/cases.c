@@ -29,6 +29,7 @@ enum {
     BATCH,
     LAYOUT,
     PAD,
+    SPLITS,
     DTYPE,
     OUT,
     DATA,
@@ -48,11 +49,11 @@ typedef struct axis {
 
 /* In a window, @ is the last key. USED and BATCH choose lengths: see print_lengths. */
 static const axis axes[NUM_AXES] = {
-    [LQ] = {9, {"65", "0", "1", "2", "5", "33", "64", "129", "200"}, false},
-    [LK] = {9, {"65", "0", "1", "2", "31", "32", "33", "129", "257"}, false},
+    [LQ] = {11, {"65", "0", "1", "2", "3", "5", "8", "33", "64", "129", "200"}, false},
+    [LK] = {10, {"65", "0", "1", "2", "31", "32", "33", "129", "257", "700"}, false},
     [D] = {13, {"64", "1", "5", "8", "16", "33", "40", "72", "80", "96", "128", "200", "256"}, false},
     [DV] = {5, {"", " dv1", " dv40", " dv72", " dv128"}, true},
-    [HEADS] = {4, {"hq1 hk1", "hq6 hk2", "hq8 hk1", "hq9 hk3"}, false},
+    [HEADS] = {8, {"hq1 hk1", "hq6 hk2", "hq8 hk1", "hq9 hk3", "hq4 hk2", "hq4 hk1", "hq7 hk1", "hq16 hk1"}, false},
     [MASK] = {3, {"", " causal", " causal-tl"}, false},
     [WINDOW] = {7,
                 {"", " window:0,0", " window:2,0", " window:9,0", " window:@,0", " window:32,64", " window:-1,3"},
@@ -67,6 +68,7 @@ static const axis axes[NUM_AXES] = {
     [BATCH] = {3, {"1", "2", "3"}, true},
     [LAYOUT] = {5, {"bshd", "bhsd", "thd", "fused", "packed fused"}, false},
     [PAD] = {3, {"", " pad:1", " pad:5"}, true},
+    [SPLITS] = {5, {"", " splits:2", " splits:3", " splits:7", " splits:auto"}, true},
     [DTYPE] = {5, {" f32", " f16", " bf16", " f16/bf16/f32", " bf16/f32/f16"}, false},
     [OUT] = {4, {"", " out:f32", " out:f16", " out:bf16"}, true},
     [DATA] = {12,
@@ -154,7 +156,7 @@ static void print_window(FILE *out, const choice *c)
 
 static char *problem_of(const choice *c, uint64_t seed)
 {
-    static const int tokens[] = {DTYPE, OUT, MASK, PATTERN, SOFTCAP, SINKS, ALIBI, BIAS, SCALE, PAD};
+    static const int tokens[] = {DTYPE, OUT, MASK, PATTERN, SOFTCAP, SINKS, ALIBI, BIAS, SCALE, PAD, SPLITS};
     char *text = NULL;
     size_t size;
     FILE *out = open_memstream(&text, &size);
@@ -223,7 +225,7 @@ static int below(uint64_t *state, int n) { return (int)(next_random(state) % (ui
 
 static double work_of(const choice *c)
 {
-    static const int heads[] = {1, 6, 8, 9};
+    static const int heads[] = {1, 6, 8, 9, 4, 4, 7, 16};
     const double rows = (double)number(c, LQ) * number(c, BATCH) * heads[c->at[HEADS]];
     const int dv = *value(c, DV) ? atoi(value(c, DV) + 3) : number(c, D);
     return rows * (is_fused(c) ? number(c, LQ) : number(c, LK)) * (number(c, D) + dv);

@@ -52,6 +52,7 @@ static const char *const good_problems[] = {
     "b3 q4 d8 layout:thd sinks:-inf",
     "b0 q4 d8 layout:thd",
     "hq3 q4 d8 sinks:0.1,-2,3e4 pad:3 splits:2 threads:4",
+    "q4 k9 d8 splits:auto",
     "q6 k6 d8 layout:fused f16 data:nanhidden",
     "varlen:5,6/5,6 d8 layout:fused",
     "q6 d8 f16/bf16/f32 out:bf16 window:-1,9223372036854775807",

@@ -28,6 +28,20 @@ static void sink_alone(const setting *s, const char *problem)
     conform_end(&t);
 }
 
+/* Once, however many parts the keys have: a logit of 0 for each key, in several tiles. */
+static void once_in_all_parts(const setting *s, int splits)
+{
+    trial t;
+    conform_begin(&t, s, "hq4 hk2 q2 k200 d2 sinks:2 data:zeros splits:%d", splits);
+    conform_verify(&t);
+    for (int64_t h = 0; h < 4; h++) expect_lse(&t, 0, h, 1, log(200 + exp(2)), 0);
+    conform_end(&t);
+    conform_begin(&t, s, "q2 k200 used:0 d2 sinks:2 data:zeros splits:%d", splits); /* parts without keys */
+    conform_verify(&t);
+    expect_lse(&t, 0, 0, 1, 2, 0);
+    conform_end(&t);
+}
+
 static void each_head_its_own(const setting *s)
 {
     trial t;
@@ -90,6 +104,8 @@ static void body(const setting *s)
     sink_alone(s, "q1 k3 d2 sinks:100 used:0");
     sink_alone(s, "q1 k0 d2 sinks:0.5");
     each_head_its_own(s);
+    once_in_all_parts(s, 2);
+    once_in_all_parts(s, 3);
     not_capped(s);
     minus_infinity_is_none(s);
     plus_infinity_is_nan(s);

@@ -57,6 +57,62 @@ static void last_rows(const setting *s, int rows)
     conform_end(&few);
 }
 
+/* In parts, the keys give what they give in one piece. */
+static void same_as_whole(const trial *split, const trial *whole)
+{
+    const problem_spec *p = &whole->in.spec;
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t h = 0; h < p->heads_q; h++)
+            for (int64_t i = 0; i < p->lq; i++) {
+                expect_lse(split, b, h, i, trial_lse(whole, b, h, i), trial_lse_bound(whole, b, h, i));
+                for (int64_t c = 0; c < p->dv; c += 3)
+                    expect_o(split, b, h, i, c, trial_o(whole, b, h, i, c), trial_o_bound(whole, b, h, i, c));
+            }
+}
+
+static void in_parts(const setting *s, const char *problem)
+{
+    static const char *const parts[] = {"2", "3", "100", "auto"};
+    trial whole;
+    conform_begin(&whole, s, "%s", problem);
+    conform_verify(&whole);
+    for (int i = 0; i < 4; i++) {
+        trial split;
+        conform_begin(&split, s, "%s splits:%s", problem, parts[i]);
+        conform_verify(&split);
+        same_as_whole(&split, &whole);
+        conform_end(&split);
+    }
+    conform_end(&whole);
+}
+
+/* Where all keys lie in one part, the others change no bit. */
+static void empty_parts(const setting *s, const char *parts)
+{
+    trial one, many;
+    conform_begin(&one, s, "b2 hq4 hk2 q3 k900 used:15,0 d16 f16 causal");
+    conform_begin(&many, s, "b2 hq4 hk2 q3 k900 used:15,0 d16 f16 causal splits:%s", parts);
+    conform_verify(&one);
+    conform_verify(&many);
+    expect_same(&one, &many, "with empty parts");
+    conform_end(&one);
+    conform_end(&many);
+}
+
+static void parts(const setting *s)
+{
+    static const char *const problems[] = {
+        "hq6 hk2 q1 k700 d40 f16",
+        "hq3 hk1 q5 k300 d16 dv24 causal alibi",
+        "b2 hq4 hk2 q3 k600 used:599,70 d8 bf16 window:100,0",
+        "q150 k150 d16 causal softcap:20", /* parts that most rows do not see */
+        "hq2 hk1 q4 k200 d16 mask:rowempty sinks:1",
+    };
+    for (int i = 0; i < 5; i++) in_parts(s, problems[i]);
+    empty_parts(s, "7");
+    empty_parts(s, "auto");
+}
+
 static void body(const setting *s)
 {
     static const int keys[] = {1, 2, 64, 65}, groups[] = {1, 2, 7, 8};
@@ -67,6 +123,7 @@ static void body(const setting *s)
     one_key(s, "f16");
     one_key(s, "bf16");
     for (int rows = 2; rows <= 8; rows += 3) last_rows(s, rows);
+    parts(s);
 }
 
 int main(void) { return conform(body); }

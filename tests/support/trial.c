@@ -109,7 +109,7 @@ void trial_create(trial *t, const char *problem, const char *policy)
         input_fill(&t->in, &f))
         give_up(problem, policy, f.text);
     free(spec);
-    if (t->policy.splits) t->in.problem.num_splits = t->policy.splits;
+    if (t->policy.splits) t->in.problem.num_splits = num_splits_of(t->policy.splits);
     const bool rotates = (t->in.spec.d & (t->in.spec.d - 1)) == 0;
     if (t->policy.hadamard_if_possible && rotates) t->policy.policy.hadamard = 1;
     t->in.problem.policy = &t->policy.policy;

@@ -394,7 +394,8 @@ static const bad_field invalid_fields[] = {
     FIELD(I32, num_policies, 2),
     FIELD(I32, num_policies, -1),
     FIELD(I32, words_per_row, 0),
-    FIELD(I32, num_splits, 0),
+    FIELD(I32, num_splits, -1),
+    FIELD(I32, num_splits, (1 << 20) + 1),
     FIELD(I32, page_size, -64),
     FIELD(I32, page_size, 63),
     FIELD(I64, num_pages, -1),
@@ -425,7 +426,6 @@ static const bad_field invalid_policy_fields[] = {
 
 /* Right, but not in this version. */
 static const bad_field unsupported_fields[] = {
-    FIELD(I32, num_splits, 2),
     FIELD(I32, page_size, 64),
     FIELD(I32, num_policies, HQ),
 };
@@ -459,6 +459,19 @@ Test(problems, unsupported)
 {
     check_fields(unsupported_fields, COUNT(unsupported_fields), false, TLAMP_UNSUPPORTED);
     check_fields(unsupported_policy_fields, COUNT(unsupported_policy_fields), true, TLAMP_UNSUPPORTED);
+}
+
+/* LAMP decides key tile after key tile: parts of the keys would decide otherwise. */
+Test(problems, lamp_is_not_split)
+{
+    attention *a = make(TLAMP_POLICY_LAMP);
+    a->policy.lamp_format = TLAMP_LAMP_E4M3;
+    cr_assert(tlamp_supported(&a->problem, NULL) == TLAMP_OK);
+    a->problem.num_splits = TLAMP_SPLITS_AUTO;
+    cr_assert(tlamp_supported(&a->problem, NULL) == TLAMP_OK);
+    a->problem.num_splits = 2;
+    check_refused(a, TLAMP_UNSUPPORTED, "num_splits");
+    free(a);
 }
 
 Test(problems, packed_totals)

@@ -406,7 +406,7 @@ Test(task, spans_lose_nothing_and_know_their_edges)
         for (int k = 0; k < 5; k++)
             for (int kind = 0; kind < 3; kind++)
                 for (int l = 0; l < NUM_LIMITS; l++) {
-                    tl_task t = {.tile_keys = 2, .heads = 1, .tokens = (int32_t)lengths[q]};
+                    tl_task t = {.tile_keys = 2, .heads = 1, .tokens = (int32_t)lengths[q], .tile_past = INT32_MAX};
                     t.mask = tl_mask_make(lengths[q], lengths[k], kind != 0, kind == 2, limits[l],
                                           limits[NUM_LIMITS - 1 - l]);
                     for (int64_t first = 0; first < lengths[q]; first++)
