@@ -17,6 +17,9 @@ typedef __m256 tl_m;   /* which lanes: all bits set or none */
  * two of B and a broadcast fill the 16 registers; at least 8 accumulators cover the latency of two FMA pipes. */
 enum { TL_TILE_ROWS = 6, TL_TILE_PANELS = 1, TL_TILE4_PANELS = 1, TL_TILE2_PANELS = 2, TL_TILE1_PANELS = 4 };
 
+/* Register tiles of products in place: accumulators, and most keys side by side. */
+enum { TL_FEW_TILE = 8, TL_FEW_KEYS = 8 };
+
 /* ---- floats */
 
 TL_INLINE tl_v tl_v_set(float x) { return _mm256_set1_ps(x); }
@@ -173,6 +176,18 @@ TL_INLINE void tl_v_transpose(tl_v r[TL_LANES])
         r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
         r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
     }
+}
+
+/* The sum of vector i in lane i, each added in one order: lane k and k + 2 of every four, these two, then the halves. */
+TL_INLINE tl_v tl_v_sums(const tl_v a[TL_LANES])
+{
+    __m256 t[4], u[2];
+    for (int i = 0; i < 4; i++)
+        t[i] = _mm256_add_ps(_mm256_unpacklo_ps(a[2 * i], a[2 * i + 1]), _mm256_unpackhi_ps(a[2 * i], a[2 * i + 1]));
+    for (int i = 0; i < 2; i++)
+        u[i] = _mm256_add_ps(_mm256_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44),
+                             _mm256_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));
+    return _mm256_add_ps(_mm256_permute2f128_ps(u[0], u[1], 0x20), _mm256_permute2f128_ps(u[0], u[1], 0x31));
 }
 
 /* ---- a mask of bytes: the first n (at most TL_LANES), nonzero is set */

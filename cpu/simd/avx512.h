@@ -17,6 +17,9 @@ typedef __mmask16 tl_m; /* which lanes */
 /* Register tiles of the products: rows, and panels of 16 keys or channels (one vector each) beside them. 8 x 2 equals 12 x 2. */
 enum { TL_TILE_ROWS = 8, TL_TILE_PANELS = 2, TL_TILE4_PANELS = 4, TL_TILE2_PANELS = 4, TL_TILE1_PANELS = 8 };
 
+/* Register tiles of products in place: accumulators, and most keys side by side. */
+enum { TL_FEW_TILE = 16, TL_FEW_KEYS = 8 };
+
 /* ---- floats */
 
 TL_INLINE tl_v tl_v_set(float x) { return _mm512_set1_ps(x); }
@@ -175,6 +178,22 @@ TL_INLINE void tl_v_transpose(tl_v r[TL_LANES])
         r[i] = _mm512_shuffle_f32x4(t[i], t[8 + i], 0x88);
         r[8 + i] = _mm512_shuffle_f32x4(t[i], t[8 + i], 0xdd);
     }
+}
+
+/* The sum of vector i in lane i, each added in one order: lane k and k + 2 of every four, these two, then neighbouring
+ * quarters, then these. */
+TL_INLINE tl_v tl_v_sums(const tl_v a[TL_LANES])
+{
+    __m512 t[8], u[4], w[2];
+    for (int i = 0; i < 8; i++)
+        t[i] = _mm512_add_ps(_mm512_unpacklo_ps(a[2 * i], a[2 * i + 1]), _mm512_unpackhi_ps(a[2 * i], a[2 * i + 1]));
+    for (int i = 0; i < 4; i++)
+        u[i] = _mm512_add_ps(_mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44),
+                             _mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));
+    for (int i = 0; i < 2; i++)
+        w[i] = _mm512_add_ps(_mm512_shuffle_f32x4(u[2 * i], u[2 * i + 1], 0x88),
+                             _mm512_shuffle_f32x4(u[2 * i], u[2 * i + 1], 0xdd));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(w[0], w[1], 0x88), _mm512_shuffle_f32x4(w[0], w[1], 0xdd));
 }
 
 #endif

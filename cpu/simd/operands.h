@@ -70,6 +70,8 @@ typedef struct {
     int32_t q_stride, o_stride; /* d and dv, rounded up to whole panels */
     float factor;  /* the products leave q . k times this: the logit, where only a factor stands between; else 1 */
     int64_t first; /* packed key */
+    int64_t span;  /* first key of the span that has arrived */
+    int64_t ahead; /* from there to that of the span after it; past the last key where there is none */
     float *q;      /* [rows][q_stride] the task's queries */
     float *token;  /* [max(q_stride, o_stride)] scratch: a row as floats */
 } tl_operands;
@@ -176,6 +178,20 @@ TL_SHARED float tl_peak(const float *x, int32_t n)
         bad = tl_v_fma(a, tl_v_set(0.f), bad); /* 0, or NaN for ever */
     }
     return tl_is_nan(tl_v_sum(bad)) ? TL_INF : tl_v_top(top);
+}
+
+/* One row's logits become P = 2^(logit - ref) in f32, in place; returns their sum. The logits were rounded when the products were stored, so that the largest minus itself is 0 whatever its size. */
+TL_INLINE float tl_weigh(float *p, int32_t n, float ref)
+{
+    tl_v lane[2] = {tl_v_set(0.f), tl_v_set(0.f)};
+    const tl_v m = tl_v_set(ref);
+    for (int32_t i = 0; i < n; i += TL_PANEL) TL_UNROLL for (int j = 0; j < TL_PARTS; j++)
+        {
+            const tl_v y = tl_v_exp2(tl_v_sub(tl_v_load(p + i + j * TL_LANES), m));
+            tl_v_store(p + i + j * TL_LANES, y);
+            lane[j] = tl_v_add(lane[j], y);
+        }
+    return tl_v_sum(tl_v_add(lane[0], lane[1]));
 }
 
 /* Rows j .. j + TL_LANES - 1 of units c .. of a panel [units][16], given as rows. */

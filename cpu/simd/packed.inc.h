@@ -128,14 +128,16 @@ TL_INLINE void tl_begin(tl_ctx *x, tl_acc *acc)
     memset(x->o, 0, sizeof *x->o * (size_t)((int64_t)rows * x->in.o_stride));
 }
 
+/* Called for the first span, and then whenever one has arrived, for the next. */
 TL_INLINE void tl_prefetch(tl_ctx *x, tl_span span)
 {
-    (void)x;
-    (void)span;
+    x->in.ahead = (int64_t)span.first * x->in.cpu.task.tile_keys - x->in.span;
 }
 
 static void tl_arrive(tl_ctx *x, tl_span span)
 {
+    x->in.span = (int64_t)span.first * x->in.cpu.task.tile_keys;
+    x->in.ahead = x->in.cpu.seq->lk;
     if (!tl_packs_on_arrival(&x->in.cpu.call->shape)) return;
     const int64_t first = (int64_t)span.first * 64, past = tl_round_up(x->in.cpu.seq->lk, TL_PANEL);
     x->in.first = first;

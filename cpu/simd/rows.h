@@ -264,6 +264,14 @@ TL_INLINE int tl_row_sees(const tl_cpu *c, int32_t row, int64_t key)
     return !c->task.scattered || !tl_key_is_hidden(c->call, c->seq, tl_head_of(c, row), token, key);
 }
 
+/* Does every row of the task see all keys of [begin, end)? */
+TL_INLINE int tl_all_see(const tl_task *t, int64_t begin, int64_t end)
+{
+    const int64_t last = t->token0 + t->tokens - 1; /* both key ends are monotone in the token */
+    return t->tokens > 0 && !t->scattered && begin >= tl_key_begin(&t->mask, last) &&
+           end <= tl_key_end(&t->mask, t->token0);
+}
+
 /* The logit of the row's sink in log2 units; -Inf: none. */
 TL_INLINE float tl_sink_of(const tl_cpu *c, int32_t row)
 {

@@ -79,19 +79,7 @@ static void tl_values_pack(const tl_operands *x, const tl_values *v, int64_t beg
 
 /* ---- P */
 
-/* The logits were rounded when the products were stored, so that the largest minus itself is 0 whatever its size. */
-TL_INLINE float tl_values_weigh(float *p, int32_t n, float ref)
-{
-    tl_v lane[2] = {tl_v_set(0.f), tl_v_set(0.f)};
-    const tl_v m = tl_v_set(ref);
-    for (int32_t i = 0; i < n; i += TL_PANEL) TL_UNROLL for (int j = 0; j < TL_PARTS; j++)
-        {
-            const tl_v y = tl_v_exp2(tl_v_sub(tl_v_load(p + i + j * TL_LANES), m));
-            tl_v_store(p + i + j * TL_LANES, y);
-            lane[j] = tl_v_add(lane[j], y);
-        }
-    return tl_v_sum(tl_v_add(lane[0], lane[1]));
-}
+TL_INLINE float tl_values_weigh(float *p, int32_t n, float ref) { return tl_weigh(p, n, ref); }
 
 /* ---- register tiles: R rows by P panels of channels, both constants where they are called; from channel panel c on */
 

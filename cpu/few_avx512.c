@@ -1,0 +1,13 @@
+/* The tile loop for AVX-512 (F, BW, DQ, VL) where few rows meet each key: K and V are read in place. */
+#include "simd/avx512.h"
+
+#define TL_ROWS 8
+#define TL_ROW_BLOCKS 8
+#include "simd/products_int8.inc.h"
+#include "simd/products_rows.inc.h"
+#include "simd/values_rows.inc.h"
+
+#define TL_SYMBOL tlamp_fwd_few_dx__avx512
+#define TL_SYMBOL_NAME "tlamp_fwd_few_dx__avx512"
+#define TL_ISA "avx512"
+#include "simd/packed.inc.h"

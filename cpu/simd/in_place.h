@@ -1,0 +1,32 @@
+/* What the products share that read K and V as they lie in the tensors (simd/products_rows.inc.h, simd/values_rows.inc.h). */
+#ifndef TL_CPU_SIMD_IN_PLACE_H
+#define TL_CPU_SIMD_IN_PLACE_H
+
+#include "simd/operands.h"
+
+#define TL_FEW_ROWS (TL_ROWS * TL_ROW_BLOCKS)
+
+/* Few enough rows meet each key that packing it does not pay, and one task has them all. */
+TL_INLINE int tl_is_few_rows(const tlamp_problem *p)
+{
+    const int64_t group = p->num_heads_k ? p->num_heads_q / p->num_heads_k : 0;
+    return p->max_seqlen_q <= TL_FEW_ROWS && p->max_seqlen_q * group <= TL_FEW_ROWS &&
+           p->max_seqlen_q <= p->policy->block_m && p->policy->block_n >= 64;
+}
+
+/* Rows of a register tile. */
+TL_INLINE int32_t tl_few_tile(int32_t left) { return left >= 4 ? 4 : left >= 2 ? 2 : 1; }
+
+TL_INLINE void tl_prefetch_line(const unsigned char *p) { __builtin_prefetch(p, 0, 2); } /* to the second level */
+
+/* Rows [first, first + n) of K or V, of d numbers, will be needed soon. */
+TL_INLINE void tl_prefetch_rows(const tl_cpu *c, const tl_operand *a, int32_t d, int64_t first, int32_t n)
+{
+    const int64_t bytes = d * tl_dtype_bytes(a->dtype), end = tl_min64(first + n, c->seq->lk);
+    for (int64_t key = first; key < end; key++) {
+        const unsigned char *row = tl_row(a, c->seq->batch, c->seq->k_start, key, c->kv_head);
+        for (int64_t i = 0; i < bytes; i += 64) tl_prefetch_line(row + i);
+    }
+}
+
+#endif

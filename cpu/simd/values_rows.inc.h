@@ -1,0 +1,168 @@
+/* P V in f32 from V as it lies in the tensor, for tasks of few rows. Every element of O is one chain of fma in the order of
+ * keys. */
+#include "simd/in_place.h"
+
+typedef struct {
+    unsigned char *nonfinite;
+} tl_values;
+
+TL_INLINE int tl_values_suits(const tlamp_problem *problem)
+{
+    const int f32 = problem->policy->pv == TLAMP_PV_AUTO || problem->policy->pv == TLAMP_PV_F32;
+    return f32 && tl_is_few_rows(problem);
+}
+
+static void tl_values_lay_out_keys(tl_values *v, const tl_shape *shape, int64_t keys, tl_arena *a)
+{
+    (void)shape;
+    v->nonfinite = tl_take(a, keys / TL_PANEL);
+}
+
+TL_INLINE void tl_values_lay_out_task(tl_values *v, const tl_shape *shape, int64_t rows, tl_arena *a)
+{
+    (void)v;
+    (void)shape;
+    (void)rows;
+    (void)a;
+}
+
+static int tl_values_nonfinite_keys(const tl_operands *x, int64_t begin, int64_t end)
+{
+    const tl_cpu *c = &x->cpu;
+    const tl_operand *v = &c->call->v;
+    tl_v bad = tl_v_set(0.f);
+    for (int64_t key = begin; key < end; key++) {
+        const unsigned char *row = tl_row(v, c->seq->batch, c->seq->k_start, key, c->kv_head);
+        const tl_v scale = tl_v_set(tl_value_scale(c->call, c->seq, c->kv_head, key));
+        for (int32_t i = 0; i < x->dv; i += TL_LANES) {
+            tl_v a = tl_load_lanes(row, i, x->dv - i, v->dtype);
+            if (v->dtype == TL_I8) a = tl_v_mul(a, scale);
+            bad = tl_v_fma(a, tl_v_set(0.f), bad); /* 0, or NaN for ever */
+        }
+    }
+    return tl_is_nan(tl_v_sum(bad));
+}
+
+/* V stays where it is. It matters whether it is finite only where some row does not see a key. */
+static void tl_values_pack(const tl_operands *x, const tl_values *v, int64_t begin, int64_t end)
+{
+    for (int64_t key = begin; key < end; key += TL_PANEL) {
+        const int64_t past = tl_min64(key + TL_PANEL, x->cpu.seq->lk);
+        v->nonfinite[(key - x->first) / TL_PANEL] = !tl_all_see(&x->cpu.task, key, past) &&
+                                                    tl_values_nonfinite_keys(x, key, past);
+    }
+}
+
+/* ---- P */
+
+TL_INLINE float tl_values_weigh(float *p, int32_t n, float ref) { return tl_weigh(p, n, ref); }
+
+/* ---- register tiles: R rows by C vectors of channels, both constants where they are called */
+
+/* Channels from c on, of which the last vector has `left`; n keys, whose rows begin at v. */
+TL_INLINE void tl_value_tile(const int R, const int C, const int32_t dtype, const unsigned char *v, int64_t stride,
+                             const float *scale, const float *p, int32_t n, int32_t c, const int32_t left, float *o,
+                             int64_t o_stride)
+{
+    tl_v a[4][TL_MOST_VECTORS];
+    o += c;
+    TL_UNROLL for (int i = 0; i < R; i++) TL_UNROLL for (int j = 0; j < C; j++)
+        a[i][j] = tl_v_load(o + i * o_stride + j * TL_LANES);
+    for (int32_t k = 0; k < n; k++, v += stride, p++) {
+        tl_v b[TL_MOST_VECTORS];
+        TL_UNROLL for (int j = 0; j < C; j++)
+        {
+            b[j] = tl_load_lanes(v, c + j * TL_LANES, left, dtype);
+            if (dtype == TL_I8) b[j] = tl_v_mul(b[j], tl_v_set(scale[k]));
+        }
+        TL_UNROLL for (int i = 0; i < R; i++)
+        {
+            const tl_v y = tl_v_set(p[i * TL_SCORE_STRIDE]);
+            TL_UNROLL for (int j = 0; j < C; j++) a[i][j] = tl_v_fma(y, b[j], a[i][j]);
+        }
+    }
+    TL_UNROLL for (int i = 0; i < R; i++) TL_UNROLL for (int j = 0; j < C; j++)
+        tl_v_store(o + i * o_stride + j * TL_LANES, a[i][j]);
+}
+
+/* All channels: in tiles as wide as the registers allow, then ever half of that, then what is left of a vector. */
+TL_INLINE void tl_value_tiles(const int R, const int32_t dtype, const unsigned char *v, int64_t stride,
+                              const float *scale, const float *p, int32_t n, int32_t dv, float *o, int64_t o_stride)
+{
+    const int most = TL_FEW_TILE / R < TL_MOST_VECTORS ? TL_FEW_TILE / R : TL_MOST_VECTORS;
+    int32_t c = 0;
+    for (; c + most * TL_LANES <= dv; c += most * TL_LANES)
+        tl_value_tile(R, most, dtype, v, stride, scale, p, n, c, TL_LANES, o, o_stride);
+    if (most > 4 && c + 4 * TL_LANES <= dv) {
+        tl_value_tile(R, 4, dtype, v, stride, scale, p, n, c, TL_LANES, o, o_stride);
+        c += 4 * TL_LANES;
+    }
+    if (most > 2 && c + 2 * TL_LANES <= dv) {
+        tl_value_tile(R, 2, dtype, v, stride, scale, p, n, c, TL_LANES, o, o_stride);
+        c += 2 * TL_LANES;
+    }
+    if (most > 1 && c + TL_LANES <= dv) {
+        tl_value_tile(R, 1, dtype, v, stride, scale, p, n, c, TL_LANES, o, o_stride);
+        c += TL_LANES;
+    }
+    if (c < dv) tl_value_tile(R, 1, dtype, v, stride, scale, p, n, c, dv - c, o, o_stride);
+}
+
+#define TL_VALUE_ROWS(dtype)                                                                                           \
+    TL_CALL void tl_value_rows_##dtype(const tl_operands *x, int32_t rows, const float *p, const unsigned char *v,     \
+                                       int64_t stride, const float *scale, int32_t n, float *o)                        \
+    {                                                                                                                  \
+        for (int32_t r = 0, m; r < rows; r += m, p += m * TL_SCORE_STRIDE, o += (int64_t)m * x->o_stride) {            \
+            m = tl_few_tile(rows - r);                                                                                 \
+            if (m == 4)                                                                                                \
+                tl_value_tiles(4, dtype, v, stride, scale, p, n, x->dv, o, x->o_stride);                               \
+            else if (m == 2)                                                                                           \
+                tl_value_tiles(2, dtype, v, stride, scale, p, n, x->dv, o, x->o_stride);                               \
+            else                                                                                                       \
+                tl_value_tiles(1, dtype, v, stride, scale, p, n, x->dv, o, x->o_stride);                               \
+        }                                                                                                              \
+    }
+TL_VALUE_ROWS(TL_F32)
+TL_VALUE_ROWS(TL_F16)
+TL_VALUE_ROWS(TL_BF16)
+TL_VALUE_ROWS(TL_I8)
+
+enum { TL_VALUE_CHUNK = 32 }; /* keys whose V stays in the first-level cache while rows and channels pass */
+
+/* n keys, at most TL_VALUE_CHUNK. */
+static void tl_value_chunk(const tl_operands *x, int32_t rows, const float *p, int64_t key, int32_t n, float *o)
+{
+    const tl_cpu *c = &x->cpu;
+    const tl_operand *v = &c->call->v;
+    const unsigned char *row = tl_row(v, c->seq->batch, c->seq->k_start, key, c->kv_head);
+    const int64_t stride = v->seq * tl_dtype_bytes(v->dtype);
+    float scale[TL_VALUE_CHUNK];
+    for (int32_t k = 0; v->dtype == TL_I8 && k < n; k++)
+        scale[k] = tl_value_scale(c->call, c->seq, c->kv_head, key + k);
+    switch (v->dtype) {
+    case TL_F32: tl_value_rows_TL_F32(x, rows, p, row, stride, scale, n, o); break;
+    case TL_F16: tl_value_rows_TL_F16(x, rows, p, row, stride, scale, n, o); break;
+    case TL_BF16: tl_value_rows_TL_BF16(x, rows, p, row, stride, scale, n, o); break;
+    default: tl_value_rows_TL_I8(x, rows, p, row, stride, scale, n, o); break;
+    }
+}
+
+/* P is 0 where no key is; V ends there. */
+static void tl_values_run(const tl_operands *x, const tl_values *v, int32_t rows, const float *p, int32_t j, int64_t at,
+                          int32_t n, float *o)
+{
+    (void)v;
+    const int64_t key = x->first + at;
+    const int32_t keys = tl_least(n, x->cpu.seq->lk - key);
+    for (int32_t i = 0; i < keys; i += TL_VALUE_CHUNK) {
+        const int32_t m = tl_least(TL_VALUE_CHUNK, keys - i);
+        tl_prefetch_rows(&x->cpu, &x->cpu.call->k, x->d, key + i + x->ahead, m);
+        tl_value_chunk(x, rows, p + j + i, key + i, m, o);
+    }
+}
+
+TL_INLINE void tl_values_key(const tl_operands *x, const tl_values *v, const float *p, int32_t j, int64_t at, float *o)
+{
+    (void)v;
+    tl_value_chunk(x, 1, p + j, x->first + at, 1, o);
+}
