@@ -4,6 +4,8 @@
 
 #include "simd/operands.h"
 
+#define TL_UNROLL_2 _Pragma("GCC unroll 2")
+
 #define TL_FEW_ROWS (TL_ROWS * TL_ROW_BLOCKS)
 
 /* Few enough rows meet each key that packing it does not pay, and one task has them all. */
@@ -19,14 +21,22 @@ TL_INLINE int32_t tl_few_tile(int32_t left) { return left >= 4 ? 4 : left >= 2 ?
 
 TL_INLINE void tl_prefetch_line(const unsigned char *p) { __builtin_prefetch(p, 0, 2); } /* to the second level */
 
+TL_INLINE void tl_prefetch_bytes(const unsigned char *p, int64_t bytes)
+{
+    TL_UNROLL_4 for (int64_t i = 0; i < bytes; i += 64) tl_prefetch_line(p + i);
+}
+
 /* Rows [first, first + n) of K or V, of d numbers, will be needed soon. */
 TL_INLINE void tl_prefetch_rows(const tl_cpu *c, const tl_operand *a, int32_t d, int64_t first, int32_t n)
 {
-    const int64_t bytes = d * tl_dtype_bytes(a->dtype), end = tl_min64(first + n, c->seq->lk);
-    for (int64_t key = first; key < end; key++) {
-        const unsigned char *row = tl_row(a, c->seq->batch, c->seq->k_start, key, c->kv_head);
-        for (int64_t i = 0; i < bytes; i += 64) tl_prefetch_line(row + i);
-    }
+    const int64_t size = tl_dtype_bytes(a->dtype), bytes = d * size, stride = a->seq * size;
+    const int32_t rows = tl_least(n, c->seq->lk - first);
+    if (rows <= 0) return;
+    const unsigned char *p = tl_row(a, c->seq->batch, c->seq->k_start, first, c->kv_head);
+    if (stride == bytes)
+        tl_prefetch_bytes(p, rows * bytes);
+    else
+        for (int32_t i = 0; i < rows; i++, p += stride) tl_prefetch_bytes(p, bytes);
 }
 
 #endif

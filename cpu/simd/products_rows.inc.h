@@ -60,33 +60,42 @@ TL_INLINE void tl_score_step(const int R, const int N, const int32_t dtype, cons
     }
 }
 
-TL_INLINE void tl_score_chains(const int R, const int N, const int32_t dtype, const tl_operands *x, int32_t row,
-                               const unsigned char *const *k, const float *scale, tl_v *a)
+/* How the channels are walked: two vectors at a time, then one, then what is left of one. */
+typedef struct {
+    int32_t pairs, vectors, d; /* channels of the pairs; of whole vectors; all */
+} tl_walk;
+
+TL_INLINE void tl_score_chains(const int R, const int N, const int32_t dtype, const float *q, int64_t q_stride,
+                               tl_walk w, const unsigned char *const *k, const float *scale, tl_v *a)
 {
-    const float *q = x->q + (int64_t)row * x->q_stride;
-    const int32_t d = x->d, whole = d / TL_LANES * TL_LANES;
+    int32_t c = 0;
     TL_UNROLL for (int i = 0; i < R * N; i++) a[i] = tl_v_set(0.f);
-    for (int32_t c = 0; c < whole; c += TL_LANES) tl_score_step(R, N, dtype, q, x->q_stride, k, scale, c, TL_LANES, a);
-    if (whole < d) tl_score_step(R, N, dtype, q, x->q_stride, k, scale, whole, d - whole, a);
+    for (; c < w.pairs; c += 2 * TL_LANES) {
+        tl_score_step(R, N, dtype, q, q_stride, k, scale, c, TL_LANES, a);
+        tl_score_step(R, N, dtype, q, q_stride, k, scale, c + TL_LANES, TL_LANES, a);
+    }
+    if (c < w.vectors) tl_score_step(R, N, dtype, q, q_stride, k, scale, c, TL_LANES, a);
+    if (w.vectors < w.d) tl_score_step(R, N, dtype, q, q_stride, k, scale, w.vectors, w.d - w.vectors, a);
 }
 
-/* TL_LANES scores: R rows by as many keys as that makes, TL_FEW_KEYS at a time where they are many. */
-TL_INLINE void tl_score_tile(const int R, const int32_t dtype, const tl_operands *x, int32_t row,
-                             const unsigned char *const *k, const float *scale, float *s)
-{
-    const int keys = TL_LANES / R, n = keys < TL_FEW_KEYS ? keys : TL_FEW_KEYS;
-    tl_v a[TL_LANES];
-    float t[TL_LANES];
-    TL_UNROLL for (int j = 0; j < keys; j += n) tl_score_chains(R, n, dtype, x, row, k + j, scale + j, a + R * j);
-    tl_v_store(t, tl_v_mul(tl_v_sums(a), tl_v_set(x->factor)));
-    TL_UNROLL for (int i = 0; i < R; i++) memcpy(s + i * TL_SCORE_STRIDE, t + i * keys, sizeof *t * (size_t)keys);
-}
-
-/* R rows by one panel. */
+/* R rows by one panel, TL_LANES scores at a time: of as many keys as that makes, TL_FEW_KEYS of them side by side. */
 TL_INLINE void tl_score_panel(const int R, const int32_t dtype, const tl_operands *x, int32_t row,
                               const unsigned char *const *k, const float *scale, float *s)
 {
-    for (int32_t j = 0; j < TL_PANEL; j += TL_LANES / R) tl_score_tile(R, dtype, x, row, k + j, scale + j, s + j);
+    const int keys = TL_LANES / R, n = keys < TL_FEW_KEYS ? keys : TL_FEW_KEYS;
+    const int32_t pairs = x->d / (2 * TL_LANES) * (2 * TL_LANES), vectors = x->d / TL_LANES * TL_LANES;
+    const tl_walk w = {pairs, vectors, x->d};
+    const float *q = x->q + (int64_t)row * x->q_stride;
+    const tl_v factor = tl_v_set(x->factor);
+    for (int32_t j = 0; j < TL_PANEL; j += keys) {
+        tl_v a[TL_LANES];
+        float t[TL_LANES];
+        TL_UNROLL for (int i = 0; i < keys; i += n)
+            tl_score_chains(R, n, dtype, q, x->q_stride, w, k + j + i, scale + j + i, a + R * i);
+        tl_v_store(t, tl_v_mul(tl_v_sums(a), factor));
+        TL_UNROLL for (int i = 0; i < R; i++)
+            memcpy(s + i * TL_SCORE_STRIDE + j, t + i * keys, sizeof *t * (size_t)keys);
+    }
 }
 
 #define TL_SCORE_PANELS(dtype)                                                                                         \

@@ -68,7 +68,8 @@ TL_INLINE void tl_value_tile(const int R, const int C, const int32_t dtype, cons
     o += c;
     TL_UNROLL for (int i = 0; i < R; i++) TL_UNROLL for (int j = 0; j < C; j++)
         a[i][j] = tl_v_load(o + i * o_stride + j * TL_LANES);
-    for (int32_t k = 0; k < n; k++, v += stride, p++) {
+    TL_UNROLL_2 for (int32_t k = 0; k < n; k++, v += stride, p++)
+    {
         tl_v b[TL_MOST_VECTORS];
         TL_UNROLL for (int j = 0; j < C; j++)
         {
