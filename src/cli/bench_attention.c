@@ -52,7 +52,7 @@ typedef struct attention_bench {
 /* ------------------------------------------------------------------------------------------------ how long */
 
 /* With --quick everything is done within 40 seconds: no shape begins when most of them are spent, and each has its part. */
-static const double quick_seconds = 24, longest_seconds = 60;
+static const double quick_seconds = 24, longest_seconds = 30;
 enum { LEAST_ROUNDS = 3, MOST_ROUNDS = 15 };
 
 static double seconds_for_shape(const attention_bench *b)

@@ -400,8 +400,7 @@ tlamp_status tlamp_reference(const tlamp_problem *problem, const tlamp_tensors *
     if (!status) status = tl_validate_exec(&team, exec, err);
     if (!status && !outputs) status = tl_fail(err, TLAMP_INVALID_ARGUMENT, "outputs", "is NULL");
     if (!status) status = tl_take_struct(&call.out, sizeof call.out, outputs, "tlamp_reference_outputs", err);
-    if (!status && call.out.row_step < 0)
-        status = tl_fail(err, TLAMP_INVALID_ARGUMENT, "row_step", "is negative");
+    if (!status && call.out.row_step < 0) status = tl_fail(err, TLAMP_INVALID_ARGUMENT, "row_step", "is negative");
     if (!status) status = check_readable(&ref->problem, &ref->tensors, &team, err);
     if (status) return status;
 

@@ -100,6 +100,10 @@ for what in prefill decode; do
     has out "${results[@]}" '"skipped"' '"ms_max"' '"rounds"' '"passed": true' '"max_error_to_bound"' \
         '"shape": "hq2 hk1 q70 k130 d20 f16 causal"' '"mode": "band:0.5"' '"softmax_gelems"' '"read_gbs"'
 done
+if command -v python3 >/dev/null && [[ -n $data ]]; then
+    python3 "$data/../../bench/markdown.py" out >elsewhere/table || failed "markdown.py does not read bench --json"
+    has elsewhere/table '| `hq2 hk1 q70 k130 d20 f16 causal` | `high pv=f32` |' "not run: high splits=4096"
+fi
 expect 0 bench quant --quick --json --shapes elsewhere/quant
 is_json out
 has out "${results[@]}" '"skipped"' '"copy_gbs"' '"passed": true'
