@@ -12,7 +12,8 @@
 #include "tilelamp/tilelamp.h"
 
 enum { SCALAR, AVX2, AVXVNNI, AVX512, AVX512VNNI, AVX512BF16, AVX512FP16, AMX, RUNGS };
-static const char *const rungs[RUNGS] = {"scalar", "avx2", "avx512", "avx512vnni", "avx512bf16", "avx512fp16", "amx"};
+static const char *const rungs[RUNGS] = {"scalar",     "avx2",       "avxvnni",    "avx512",
+                                         "avx512vnni", "avx512bf16", "avx512fp16", "amx"};
 
 /* What runs a problem on a rung. NULL: what runs it on the rung below. "A|B": A where this processor has what it needs (beyond
  * its rung's name), otherwise B. */
