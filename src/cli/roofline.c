@@ -5,52 +5,67 @@
 #include "parse.h"
 #include "result.h"
 
-/* Operations per second. */
-typedef struct rates {
-    double f32, bf16, int8;
-} rates;
+/* Seconds per operation. */
+typedef struct costs {
+    double fma, bf16, int8; /* +Inf: there is no such unit */
+} costs;
 
-/* fmax ignores a NaN. */
-static rates rates_of(const bench_peaks *peaks)
+static double cost_of(double rate) { return rate > 0 ? 1e-9 / rate : HUGE_VAL; }
+
+static costs costs_of(const bench_peaks *peaks)
 {
-    rates r = {.f32 = peaks->rate[PEAK_FMA] * 1e9};
-    r.bf16 = fmax(r.f32, peaks->rate[PEAK_BF16] * 1e9);
-    r.int8 = fmax(r.bf16, peaks->rate[PEAK_INT8] * 1e9);
-    return r;
+    return (costs){cost_of(peaks->rate[PEAK_FMA]), cost_of(peaks->rate[PEAK_BF16]), cost_of(peaks->rate[PEAK_INT8])};
 }
 
-/* Seconds per operation of Q K^T. */
-static double scores_cost(const rates *r, const problem_spec *spec, const measurement *m)
+/* A number as a sum of bf16 numbers: so many hold any number of the type. */
+static int planes_of(tlamp_dtype dtype) { return dtype == TLAMP_BF16 ? 1 : dtype == TLAMP_F16 ? 2 : 3; }
+
+/* f32 arithmetic on numbers of a and b planes: FMA, or products of their planes where bf16 is so much faster (AMX). Products
+ * of planes i and j with i + j > 2 are below the rounding. */
+static double exact_cost(const costs *c, int a, int b)
 {
-    const bool bf16 = spec->q_dtype == TLAMP_BF16 && spec->k_dtype == TLAMP_BF16;
-    const double high = 1 / (bf16 ? r->bf16 : r->f32), int8 = 1 / r->int8, share = result_shares(m).cell;
+    int products = 0;
+    for (int i = 0; i < a; i++)
+        for (int j = 0; j < b; j++) products += i + j <= 2;
+    return fmin(c->fma, products * c->bf16);
+}
+
+/* Nobody has to use a unit that is slower than a more exact one. */
+static double bf16_cost(const costs *c) { return fmin(c->fma, c->bf16); }
+static double int8_cost(const costs *c) { return fmin(c->int8, bf16_cost(c)); }
+
+/* Of Q K^T. */
+static double scores_cost(const costs *c, const problem_spec *spec, const measurement *m)
+{
+    const double high = exact_cost(c, planes_of(spec->q_dtype), planes_of(spec->k_dtype));
+    const double share = result_shares(m).cell;
     switch (m->policy.policy.kind) {
     case TLAMP_POLICY_HIGH: return high;
-    case TLAMP_POLICY_INT8: return int8;
-    case TLAMP_POLICY_ROUTED: return share * int8 + (1 - share) * high;
-    case TLAMP_POLICY_X3: return 3 * int8;
+    case TLAMP_POLICY_INT8: return int8_cost(c);
+    case TLAMP_POLICY_ROUTED: return share * int8_cost(c) + (1 - share) * high;
+    case TLAMP_POLICY_X3: return 3 * int8_cost(c);
     default: return (double)NAN;
     }
 }
 
-/* AUTO: f32 under HIGH unless V is bf16, else the fastest that adds no visible error. */
-static double values_cost(const rates *r, const problem_spec *spec, const tlamp_policy *policy)
+/* Of P V. AUTO: f32 under HIGH unless V is bf16, else the fastest that adds no visible error. */
+static double values_cost(const costs *c, const problem_spec *spec, const tlamp_policy *policy)
 {
-    const bool exact = policy->kind == TLAMP_POLICY_HIGH && spec->v_dtype != TLAMP_BF16;
+    const double exact = exact_cost(c, planes_of(TLAMP_F32), planes_of(spec->v_dtype));
     switch (policy->pv) {
-    case TLAMP_PV_F32: return 1 / r->f32;
-    case TLAMP_PV_BF16: return 1 / r->bf16;
-    case TLAMP_PV_INT8: return 1 / r->int8;
-    default: return 1 / (exact ? r->f32 : r->bf16);
+    case TLAMP_PV_F32: return exact;
+    case TLAMP_PV_BF16: return bf16_cost(c);
+    case TLAMP_PV_INT8: return int8_cost(c);
+    default: return policy->kind == TLAMP_POLICY_HIGH && spec->v_dtype != TLAMP_BF16 ? exact : bf16_cost(c);
     }
 }
 
 double roofline_prefill(const bench_peaks *peaks, const problem_spec *spec, const measurement *m)
 {
-    const rates r = rates_of(peaks);
+    const costs c = costs_of(peaks);
     const double cells = problem_visible_cells(spec);
-    return cells * (2 * (double)spec->d * scores_cost(&r, spec, m) + 1e-9 / peaks->rate[PEAK_SOFTMAX] +
-                    2 * (double)spec->dv * values_cost(&r, spec, &m->policy.policy));
+    return cells * (2 * (double)spec->d * scores_cost(&c, spec, m) + cost_of(peaks->rate[PEAK_SOFTMAX]) +
+                    2 * (double)spec->dv * values_cost(&c, spec, &m->policy.policy));
 }
 
 double roofline_bytes(const problem_spec *spec)

@@ -128,6 +128,10 @@ static void test_roofline(void)
     NEAR(bound_of(&p, bf16, "high", 0), qk / 200 + softmax + pv / 200);
     NEAR(bound_of(&p, f32, "high", 0), qk / 100 + softmax + pv / 100);
     NEAR(bound_of(&p, f32, "int8", 1), qk / 400 + softmax + pv / 200);
+    p.rate[PEAK_BF16] = 1000; /* f32 by 6 products of planes, f16 by 4, f32 with bf16 by 3, with f16 by 5 */
+    NEAR(bound_of(&p, f32, "high", 0), 6 * qk / 1000 + softmax + 6 * pv / 1000);
+    NEAR(bound_of(&p, bf16, "high pv=f32", 0), qk / 1000 + softmax + 3 * pv / 1000);
+    NEAR(bound_of(&p, "hq2 q10 k20 d8 dv4 f16", "high pv=f32", 0), 4 * qk / 1000 + softmax + 5 * pv / 1000);
     p.rate[PEAK_BF16] = 50; /* slower than f32: nobody has to use it */
     NEAR(bound_of(&p, bf16, "high pv=bf16", 0), qk / 100 + softmax + pv / 100);
     NEAR(bound_of(&p, "hq2 q20 d8 dv4 f32 causal", "high", 0), (qk / 100 + softmax + pv / 100) * 420 / 400);

@@ -39,6 +39,7 @@ static const expectation expectations[] = {
     {"hq8 hk2 q256 d64 f16 causal", "int8 pv=f32", PV32},
     {"hq8 q256 d128 f16", "band:0.5 pv=f32", PV32},
     {"hq8 q256 d128 f16", "int8 pv=f32 scales=token smooth-k", PV32},
+    {"hq8 q256 d128 f16", "x3 pv=f32", {[SCALAR] = "tlamp_fwd_dx__scalar"}},
     {"q100 d80 dv40 f16", "high state=fp16", {[SCALAR] = "tlamp_fwd_state16_dx__scalar"}},
     {"q100 d80 dv40 f16", "int8 pv=int8", {[SCALAR] = "tlamp_fwd_pv8_dx__scalar"}},
     {"hq8 q256 d128 f16", "lamp:fmt=e4m3/e4m11", SIMULATED},
