@@ -6,46 +6,142 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Fixed on the device: rows of a task, which are one quantisation block and one routing row, and keys of a tile, which are
- * one quantisation block. TileMix's 128 and 64. */
+/* Fixed on the device: most rows of a block, and the tokens that scales of Q and K are padded to. TileMix's 128 and 64. */
 enum { TL_DEVICE_ROWS = 128, TL_DEVICE_KEYS = 64 };
 
-/* One f16 tensor or f32 LSE, strides in elements. */
+/* Which scores a row sees is an interval: row i sees the keys [i + floor, min(i + reach, lk)). */
 typedef struct {
-    int64_t batch, head, seq;
-} tl_device_strides;
+    int64_t q_start, k_start; /* rows before it in packed tensors */
+    int64_t words;            /* where its routing words begin, in words */
+    int32_t batch;            /* its number */
+    int32_t lq, lk;
+    int32_t reach, floor;
+    int32_t diagonal;                      /* ALiBi's distance is j - i - diagonal */
+    int32_t row_tiles, q_blocks, k_blocks; /* of earlier sequences: blocks of rows; 128 queries; 64 keys */
+    uint32_t group_inverse;                /* key tile n is in group n * group_inverse >> 31 */
+} tl_device_sequence;
 
-/* What quantising once makes of Q and K: codes [batch][head][tokens, rounded up to blocks][d], zeros behind the last
- * token, and one scale per block. A negative scale: the block holds a NaN or Inf and has no codes; its tiles are high. */
+/* A launch: type and name of each field. Strides are in elements. The kernels for plain problems take the first list only.
+ *
+ * Quantised operands (ALGORITHMS A2): codes [head][tokens of all sequences, each rounded up to blocks][d], zeros behind the
+ * last token. Plain kernels quantise Q themselves and have one scale per 64 keys, negative where the block holds a NaN or
+ * Inf and has no codes. The general ones have a scale per token, and flags: 1 where one of 16 tokens holds a NaN or Inf.
+ * Tiles with such tokens are computed high. */
+#define TL_PLAIN_POINTERS q, k, v, o, lse, k_codes, k_scale, words, counts, sequences
+#define TL_PLAIN_FIELDS(X)                                                                                             \
+    X(const uint16_t *, q)                                                                                             \
+    X(const uint16_t *, k)                                                                                             \
+    X(const uint16_t *, v)                                                                                             \
+    X(void *, o)                                                                                                       \
+    X(float *, lse) /* NULL: not wanted */                                                                             \
+    X(int8_t *, k_codes)                                                                                               \
+    X(float *, k_scale)                                                                                                \
+    X(const uint64_t *, words)               /* NULL: every tile is INT8, where the kernel has codes */                \
+    X(uint32_t *, counts)                    /* see tl_device_counts; NULL: K is quantised already */                  \
+    X(const tl_device_sequence *, sequences) /* [batch], or NULL: all are alike */                                     \
+    X(int64_t, q_batch)                                                                                                \
+    X(int64_t, q_head)                                                                                                 \
+    X(int64_t, q_seq)                                                                                                  \
+    X(int64_t, k_batch)                                                                                                \
+    X(int64_t, k_head)                                                                                                 \
+    X(int64_t, k_seq)                                                                                                  \
+    X(int64_t, v_batch)                                                                                                \
+    X(int64_t, v_head)                                                                                                 \
+    X(int64_t, v_seq)                                                                                                  \
+    X(int64_t, o_batch)                                                                                                \
+    X(int64_t, o_head)                                                                                                 \
+    X(int64_t, o_seq)                                                                                                  \
+    X(int64_t, lse_batch)                                                                                              \
+    X(int64_t, lse_head)                                                                                               \
+    X(int64_t, lse_seq)                                                                                                \
+    X(int64_t, words_batch)                                                                                            \
+    X(int64_t, words_head)                                                                                             \
+    X(int64_t, words_row)                                                                                              \
+    X(int32_t, batch)                                                                                                  \
+    X(int32_t, heads_q)                                                                                                \
+    X(int32_t, group_heads) /* query heads of a KV head */                                                             \
+    X(int32_t, lq)          /* of every sequence, where there is no table of them */                                   \
+    X(int32_t, lk)          /* keys that exist and that some row sees */                                               \
+    X(int32_t, reach)                                                                                                  \
+    X(int32_t, floor)                                                                                                  \
+    X(int32_t, causal)        /* later rows see more: they go first */                                                 \
+    X(int32_t, heads_apart)   /* heads whose blocks alternate then: what their K and V take fits in the cache */       \
+    X(int32_t, all_row_tiles) /* of all sequences */                                                                   \
+    X(int32_t, all_k_blocks)  /* blocks of 64 keys */                                                                  \
+    X(uint32_t, group_inverse)                                                                                         \
+    X(float, logit_scale) /* softmax_scale * log2(e) */
+
+#define TL_GENERAL_POINTERS                                                                                            \
+    q_codes, q_scale, q_mean, q_flags, k_flags, q_seen, k_seen, mean, bool_mask, bias, alibi, sinks
+#define TL_GENERAL_FIELDS(X)                                                                                           \
+    X(int8_t *, q_codes)                                                                                               \
+    X(float *, q_scale)                                                                                                \
+    X(float *, q_mean) /* q . mean of K; NULL without smooth_k */                                                      \
+    X(uint8_t *, q_flags)                                                                                              \
+    X(uint8_t *, k_flags)                                                                                              \
+    X(uint8_t *, q_seen) /* per head and token: it sees a key; NULL: as geometry says */                               \
+    X(uint8_t *, k_seen) /* per KV head and token: some row sees it */                                                 \
+    X(float *, mean)     /* [batch][KV head][head_dim] of K over the keys that are seen; NULL without smooth_k */      \
+    X(const uint8_t *, bool_mask)                                                                                      \
+    X(const void *, bias)                                                                                              \
+    X(const float *, alibi)                                                                                            \
+    X(const float *, sinks)                                                                                            \
+    X(int64_t, mask_batch)                                                                                             \
+    X(int64_t, mask_head)                                                                                              \
+    X(int64_t, mask_q)                                                                                                 \
+    X(int64_t, mask_k)                                                                                                 \
+    X(int64_t, bias_batch)                                                                                             \
+    X(int64_t, bias_head)                                                                                              \
+    X(int64_t, bias_q)                                                                                                 \
+    X(int64_t, bias_k)                                                                                                 \
+    X(int64_t, alibi_batch)                                                                                            \
+    X(int32_t, diagonal)                                                                                               \
+    X(int32_t, bias_dtype)                                                                                             \
+    X(int32_t, o_dtype)                                                                                                \
+    X(int32_t, d)                                                                                                      \
+    X(int32_t, dv)                                                                                                     \
+    X(int32_t, unaligned)    /* bit 0 to 2: rows of q, k, v are not aligned to 16 bytes */                             \
+    X(int32_t, int8)         /* some tile may be INT8 */                                                               \
+    X(int32_t, tile_rows)    /* rows of a block, all of one routing row */                                             \
+    X(int32_t, tile_keys)    /* keys of a tile, all of one routing group */                                            \
+    X(int32_t, block_m)      /* rows of a routing row */                                                               \
+    X(int32_t, all_q_blocks) /* blocks of 128 queries */                                                               \
+    X(int32_t, quant_q)      /* queries of a scale; 0: one for each */                                                 \
+    X(int32_t, quant_k)                                                                                                \
+    X(int32_t, scales_f16) /* block scales are stored in f16 */                                                        \
+    X(float, softmax_scale)                                                                                            \
+    X(float, softcap)
+
+#define TL_FIELD(type, name) type name;
 typedef struct {
-    int8_t *q_codes, *k_codes;
-    float *q_scale, *k_scale;
-} tl_device_codes;
-
+    TL_PLAIN_FIELDS(TL_FIELD)
+    TL_GENERAL_FIELDS(TL_FIELD)
+} tl_general_launch; /* as a general kernel sees it */
 typedef struct {
-    int32_t device;
-    const uint16_t *q, *k, *v;
-    uint16_t *o;
-    float *lse; /* NULL: not wanted */
-    tl_device_strides q_stride, k_stride, v_stride, o_stride, lse_stride;
-    tl_device_codes codes;
-
-    int32_t batch, heads_q, heads_k, head_dim;
-    int32_t lq, lk;    /* lk: keys that exist and that causal lets some row see */
-    int32_t reach;     /* row i sees the keys below min(i + reach, lk) */
-    int32_t causal;    /* later rows see more: they go first */
-    float logit_scale; /* softmax_scale * log2(e) */
-
-    const uint64_t *words; /* [batch, KV head, routing row], strides below; NULL: every tile is INT8 */
-    int64_t words_batch, words_head, words_row;
-    uint32_t group_inverse; /* key tile n is in group n * group_inverse >> 31 */
+    TL_PLAIN_FIELDS(TL_FIELD)
+    TL_GENERAL_FIELDS(TL_FIELD)
+    int32_t device, bf16; /* for the host */
 } tl_device_call;
 
+/* A field as a local of a launching function, which the kernel captures, and from there into the kernel's struct. The
+ * pragma's is_device_ptr wants the plain names. */
+#define TL_CAPTURE(type, name) type const name = call->name;
+#define TL_PASS(type, name) .name = name,
+
+/* Counts of a launch that quantises K and attends at once, all 0 before and after: blocks that ended, and key blocks ready
+ * per sequence and KV head. */
+enum { TL_COUNT_ENDED, TL_COUNT_READY, TL_DEVICE_COUNTS = 1 << 16 };
+
 /* Each returns 0, or 1 where the OpenMP runtime ran the region on the host, where it does nothing. Complete on return. */
-int tl_nvptx_quantise(const tl_device_call *call);
-int tl_nvptx_high_d64(const tl_device_call *call);
-int tl_nvptx_high_d128(const tl_device_call *call);
-int tl_nvptx_routed_d64(const tl_device_call *call);
-int tl_nvptx_routed_d128(const tl_device_call *call);
+typedef int tl_device_launch(const tl_device_call *call);
+tl_device_launch tl_nvptx_high_d64_f16, tl_nvptx_high_d128_f16, tl_nvptx_routed_d64_f16, tl_nvptx_routed_d128_f16;
+tl_device_launch tl_nvptx_high_d64_bf16, tl_nvptx_high_d128_bf16, tl_nvptx_routed_d64_bf16, tl_nvptx_routed_d128_bf16;
+tl_device_launch tl_nvptx_tall_d64_f16, tl_nvptx_tall_d128_f16, tl_nvptx_tall_d64_bf16, tl_nvptx_tall_d128_bf16;
+tl_device_launch tl_nvptx_general_d64_f16, tl_nvptx_general_d128_f16, tl_nvptx_general_d256_f16;
+tl_device_launch tl_nvptx_general_d64_bf16, tl_nvptx_general_d128_bf16, tl_nvptx_general_d256_bf16;
+tl_device_launch tl_nvptx_state16_f16, tl_nvptx_state16_bf16; /* head dimensions up to 256, state in f16 */
+
+/* For the general kernels: which rows and keys see or are seen; the mean of K; codes, scales and flags of Q and K. */
+tl_device_launch tl_nvptx_survey, tl_nvptx_mean_f16, tl_nvptx_mean_bf16, tl_nvptx_quantise_f16, tl_nvptx_quantise_bf16;
 
 #endif

@@ -1,46 +1,51 @@
 /* The mma.sync vocabulary of core/tile_loop.inc.h and the bare kernel around it. The including file says
- *   TL_D        head dimension, 64 or 128
+ *   TL_D        most channels of a head: 64, 128, or with TL_GENERAL 256
+ *   TL_BF16     1: Q, K, V and P in bf16; 0: in f16
  *   TL_ROUTED   1: tiles are INT8 or high, by word; 0: all high
+ *   TL_GENERAL  1: everything else that a problem may ask for (nvptx_general.inc.h), at run time; 0: exactly TL_D channels,
+ *               scores with nothing but a scale, causal or not
+ *   TL_TALL     1: blocks of 256 rows, without TL_ROUTED: half the copies of K and V; 0: of 128
+ *   TL_STATE_F16  ALGORITHMS A8
  *   TL_LAUNCH   the name of the function that launches it (nvptx.h)
  *
- * A block of 4 warps takes 128 query rows of one head; a warp is the agent of the loop and owns 32 of them, as two 16-row
- * fragments. A lane holds two rows of each (TL_ROWS = 4), which it shares with the three neighbours of its quad. Keys come
- * in tiles of 64 through two stages of shared memory: while one is worked on, the next is copied. */
+ * A block takes up to BLOCK_ROWS query rows of one head. A warp is the agent of the loop and owns 32 of them as two 16-row
+ * fragments, or 16 as one where registers are short. A lane holds two rows of each, which it shares with the three
+ * neighbours of its quad. Keys come in tiles of 64 (32 at 256 channels) through two stages of shared memory: while one is
+ * worked on, the next is copied. */
 #include "nvptx.h"
 
 static volatile int ran_on_host;
 
 enum {
-    WARPS = 4,
-    THREADS = WARPS * 32,
-    FRAGMENTS = 2, /* of 16 rows in a warp */
-    KEYS = TL_DEVICE_KEYS,
+    FRAGMENTS = TL_GENERAL ? 1 : 2, /* of 16 rows in a warp */
     WARP_ROWS = 16 * FRAGMENTS,
-    PITCH16 = TL_D * 2, /* bytes of a row of f16 and of codes in shared memory */
+    BLOCK_ROWS = TL_TALL ? 2 * TL_DEVICE_ROWS : TL_DEVICE_ROWS,
+    WARPS = BLOCK_ROWS / WARP_ROWS,
+    THREADS = WARPS * 32,
+    KEYS = TL_D > 128 ? 32 : 64,
+    PITCH16 = TL_D * 2, /* bytes of a row of 16-bit elements and of codes in shared memory */
     PITCH8 = TL_D,
     STAGE = KEYS * PITCH16,
-    SHARED_BYTES = TL_DEVICE_ROWS * PITCH16 + 4 * STAGE + (TL_ROUTED ? TL_DEVICE_ROWS * PITCH8 : 0)
+    KEY_BLOCKS = 4, /* that one block of threads quantises */
+    SCRATCH = BLOCK_ROWS * PITCH16 + 4 * STAGE + (TL_ROUTED ? BLOCK_ROWS * PITCH8 : 0),
+    SHARED_BYTES = SCRATCH + 4 * WARPS
 };
 
-/* A launch, as the kernel sees it: tl_device_call without what only the host needs. */
+/* A launch, as the kernel sees it. */
+#if TL_GENERAL
+typedef tl_general_launch launch;
+#else
 typedef struct {
-    const uint16_t *q, *k, *v;
-    uint16_t *o;
-    float *lse;
-    tl_device_strides q_stride, k_stride, v_stride, o_stride, lse_stride;
-    tl_device_codes codes;
-    int32_t heads_q, group_heads, lq, lk, reach, causal;
-    float logit_scale;
-    const uint64_t *words;
-    int64_t words_batch, words_head, words_row;
-    uint32_t group_inverse;
+    TL_PLAIN_FIELDS(TL_FIELD)
 } launch;
+#endif
 
 #ifdef __NVPTX__
 #pragma omp begin declare target device_type(nohost)
-#include "ptx.h"
 #include "core/online_softmax.h"
 #include "core/routing.h"
+#include "nvptx_half.h"
+#include "nvptx_scores.h"
 
 /* ---- the geometry of a warp, in 32 bits: tl_task of this vocabulary */
 
@@ -51,10 +56,17 @@ typedef struct {
 } tl_span;
 
 typedef struct {
-    int32_t tile_end;       /* of the block: all warps take part in every arrival */
-    int32_t first_row_sees; /* keys below this are seen by every row of the warp */
+    int32_t tile_low, tile_end;    /* of the block: all warps take part in every arrival */
+    int32_t keys;                  /* of a tile, KEYS unless routing groups are smaller */
+    int32_t all_see, all_see_from; /* keys below this, and from this on, are seen by every row of the warp */
     uint64_t word;
     uint32_t group_inverse;
+#if TL_GENERAL
+    const uint64_t *words; /* NULL: every tile is INT8 */
+    const uint8_t *flags;  /* of the KV head's keys */
+    int32_t int8;          /* some tile may be INT8 */
+    int32_t scattered;     /* single keys may be hidden: every tile needs tl_mask */
+#endif
 } tl_task;
 
 typedef int32_t tl_tokens; /* the warp is its only row block: there is nothing to choose */
@@ -65,12 +77,7 @@ TL_INLINE int32_t tl_task_rows(const tl_task *t)
     return WARP_ROWS;
 }
 
-TL_INLINE int32_t tl_tile_low(const tl_task *t)
-{
-    (void)t;
-    return 0;
-}
-
+TL_INLINE int32_t tl_tile_low(const tl_task *t) { return TL_GENERAL ? t->tile_low : 0; }
 TL_INLINE int32_t tl_tile_end(const tl_task *t) { return t->tile_end; }
 
 TL_INLINE int32_t tl_group_of(const tl_task *t, int32_t tile)
@@ -78,10 +85,21 @@ TL_INLINE int32_t tl_group_of(const tl_task *t, int32_t tile)
     return (int32_t)((uint64_t)(uint32_t)tile * t->group_inverse >> 31);
 }
 
+#if TL_GENERAL
+/* INT8 where the word says so and no token of the tile is flagged. */
+TL_INLINE int32_t tl_route(const tl_task *t, int32_t tile)
+{
+    if (!t->int8 || (t->words && !tl_word_bit(t->words, tl_group_of(t, tile)))) return TL_HIGH;
+    uint32_t flagged = 0;
+    for (int32_t i = 0; i < t->keys / 16; i++) flagged |= t->flags[tile * t->keys / 16 + i];
+    return tl_uniform(flagged ? TL_HIGH : TL_INT8);
+}
+#else
 TL_INLINE int32_t tl_route(const tl_task *t, int32_t tile)
 {
     return TL_ROUTED ? (int32_t)(t->word >> tl_group_of(t, tile) & 1u) : TL_HIGH;
 }
+#endif
 
 TL_INLINE tl_tokens tl_row_tokens(const tl_task *t, int32_t row, int32_t n)
 {
@@ -94,7 +112,12 @@ TL_INLINE tl_tokens tl_row_tokens(const tl_task *t, int32_t row, int32_t n)
 TL_INLINE tl_span tl_clip(const tl_task *t, tl_span s, tl_tokens rows)
 {
     (void)rows;
-    s.edge = (s.first + 1) * KEYS > t->first_row_sees;
+#if TL_GENERAL
+    s.edge = t->scattered || t->keys < KEYS || (s.first + 1) * t->keys > t->all_see ||
+             s.first * t->keys < t->all_see_from;
+#else
+    s.edge = (s.first + 1) * KEYS > t->all_see;
+#endif
     return s;
 }
 
@@ -104,11 +127,11 @@ TL_INLINE tl_span tl_clip(const tl_task *t, tl_span s, tl_tokens rows)
 #define TL_ROW_BLOCKS 1
 #define TL_SPAN_MAX 1
 #define TL_SPAN_MIXED 0
-#define TL_LAZY 8.f
-#define TL_STATE_F16 0
+#define TL_LAZY (TL_STATE_F16 ? 0.f : 8.f)
 #define TL_LAMP 0
+#define TL_COUNTS_SINK(x) (((x)->lane & 3) == 0) /* four lanes share a row */
 
-/* Scores, then P in pairs of f16. The logit of a score x is x * scale - origin. */
+/* Scores, then P in pairs. The logit of a score x is x * scale - origin. */
 typedef struct {
     float s[FRAGMENTS][KEYS / 8][4];
     uint32_t p[FRAGMENTS][KEYS / 8][2];
@@ -122,11 +145,10 @@ typedef struct {
 typedef struct {
     tl_task task;
     const launch *a;
-    int32_t lane, row0;    /* the warp's first row */
+    int32_t lane, row0; /* the warp's first row */
+    int32_t lq, lk, reach;
     const uint16_t *k, *v; /* of this lane's first chunk in key tile 0 */
     const int8_t *k8;
-    const uint16_t *q;
-    const int8_t *q8;
     uint16_t *o;
     float *lse;
     const float *k_scale;
@@ -139,6 +161,14 @@ typedef struct {
     uint32_t to16, to8;                          /* ... in shared memory, from the start of a tile */
     uint32_t keys, values;                       /* shared memory: stage 0 */
     uint32_t q16_at, q8_at, k16_at, k8_at, v_at; /* this lane's fragment addresses of channel 0 */
+#if TL_GENERAL
+    tl_device_sequence seq;
+    int32_t head, rows_end, diagonal; /* rows_end: the row after the block's last */
+    int32_t chunk_bytes, value_bytes; /* of this lane's chunk that lie in a row of Q and K, and of V */
+    int32_t code_row;                 /* bytes of a row of codes */
+    int32_t chunk_row8, chunk_there8; /* where this lane's copies of codes begin; 0: not in a row */
+    float q_scales[2], q_means[2];    /* of the lane's rows, without logit_scale */
+#endif
 } tl_ctx;
 
 TL_INLINE const tl_task *tl_task_of(const tl_ctx *x) { return &x->task; }
@@ -158,7 +188,7 @@ TL_INLINE uint32_t place16(int32_t row, int32_t chunk)
 
 TL_INLINE uint32_t place8(int32_t row, int32_t chunk)
 {
-    const int32_t turn = TL_D == 128 ? row & 7 : row >> 1 & 3; /* two rows of 64 bytes share a line of 128 */
+    const int32_t turn = TL_D >= 128 ? row & 7 : row >> 1 & 3; /* two rows of 64 bytes share a line of 128 */
     return (uint32_t)(row * PITCH8 + ((chunk ^ turn) << 4));
 }
 
@@ -190,9 +220,6 @@ TL_INLINE void copy8(uint32_t to, const int8_t *from, int32_t rows)
 
 TL_INLINE void tl_begin(tl_ctx *x, tl_acc *acc)
 {
-    const int32_t q_rows = x->a->lq - (x->row0 - x->row0 % TL_DEVICE_ROWS);
-    copy16_tail(tl_shared_base() + x->to16, x->q, x->a->q_stride.seq, TL_DEVICE_ROWS, x->chunk_row, q_rows);
-    if (TL_ROUTED) copy8(tl_shared_base() + TL_DEVICE_ROWS * PITCH16 + 4 * STAGE + x->to8, x->q8, TL_DEVICE_ROWS);
     TL_FULLY
     for (int m = 0; m < FRAGMENTS; m++) {
         TL_FULLY
@@ -207,22 +234,26 @@ TL_INLINE void tl_begin(tl_ctx *x, tl_acc *acc)
     x->filled_scale = 0.f;
 }
 
+#if TL_GENERAL
+#include "nvptx_general.inc.h"
+#else
 TL_INLINE void tl_prefetch(tl_ctx *x, tl_span span)
 {
-    const int64_t key = (int64_t)span.first * KEYS, k_seq = x->a->k_stride.seq, v_seq = x->a->v_stride.seq;
+    const int64_t key = (int64_t)span.first * KEYS, k_seq = x->a->k_seq, v_seq = x->a->v_seq;
     const uint32_t keys = x->keys + (uint32_t)x->fill, values = x->values + (uint32_t)x->fill + x->to16;
     if (span.route == TL_INT8) {
         copy8(keys + x->to8, x->k8 + key * TL_D, KEYS);
-        x->filled_scale = x->k_scale[span.first];
+        x->filled_scale = tl_load_fresh(x->k_scale + span.first);
     } else if (x->first_copy)
-        copy16_tail(keys + x->to16, x->k + key * k_seq, k_seq, KEYS, x->chunk_row, x->a->lk - span.first * KEYS);
+        copy16_tail(keys + x->to16, x->k + key * k_seq, k_seq, KEYS, x->chunk_row, x->lk - span.first * KEYS);
     else
         copy16(keys + x->to16, x->k + key * k_seq, k_seq, KEYS);
     if (x->first_copy) /* only the tile that the loop takes first can reach beyond the last key */
-        copy16_tail(values, x->v + key * v_seq, v_seq, KEYS, x->chunk_row, x->a->lk - span.first * KEYS);
+        copy16_tail(values, x->v + key * v_seq, v_seq, KEYS, x->chunk_row, x->lk - span.first * KEYS);
     else
         copy16(values, x->v + key * v_seq, v_seq, KEYS);
 }
+#endif
 
 /* The only barrier of a tile: everyone's copies have landed, and everyone has left the other stage. */
 TL_INLINE void tl_arrive(tl_ctx *x, tl_span span)
@@ -252,10 +283,12 @@ TL_INLINE void tl_leave(tl_ctx *x, tl_span span)
 
 /* ---- products */
 
-TL_INLINE void scores_high(float s[FRAGMENTS][KEYS / 8][4], uint32_t q_at, uint32_t k_at)
+/* d: channels that there are, of TL_D. */
+TL_INLINE void scores_high(float s[FRAGMENTS][KEYS / 8][4], uint32_t q_at, uint32_t k_at, int32_t d)
 {
     TL_FULLY
     for (int step = 0; step < TL_D / 16; step++) {
+        if (TL_GENERAL && step * 16 >= d) continue;
         uint32_t q[FRAGMENTS][4];
         TL_FULLY
         for (int m = 0; m < FRAGMENTS; m++)
@@ -267,21 +300,22 @@ TL_INLINE void scores_high(float s[FRAGMENTS][KEYS / 8][4], uint32_t q_at, uint3
             TL_FULLY
             for (int m = 0; m < FRAGMENTS; m++) {
                 if (step == 0) {
-                    tl_mma_f16_first(s[m][2 * j], q[m], k[0], k[1]);
-                    tl_mma_f16_first(s[m][2 * j + 1], q[m], k[2], k[3]);
+                    tl_mma_half_first(s[m][2 * j], q[m], k[0], k[1]);
+                    tl_mma_half_first(s[m][2 * j + 1], q[m], k[2], k[3]);
                 } else {
-                    tl_mma_f16(s[m][2 * j], q[m], k[0], k[1]);
-                    tl_mma_f16(s[m][2 * j + 1], q[m], k[2], k[3]);
+                    tl_mma_half(s[m][2 * j], q[m], k[0], k[1]);
+                    tl_mma_half(s[m][2 * j + 1], q[m], k[2], k[3]);
                 }
             }
         }
     }
 }
 
-TL_INLINE void scores_int8(float s[FRAGMENTS][KEYS / 8][4], uint32_t q_at, uint32_t k_at)
+TL_INLINE void scores_int8(float s[FRAGMENTS][KEYS / 8][4], uint32_t q_at, uint32_t k_at, int32_t d)
 {
     TL_FULLY
     for (int step = 0; step < TL_D / 32; step++) {
+        if (TL_GENERAL && step * 32 >= d) continue;
         uint32_t q[FRAGMENTS][4];
         TL_FULLY
         for (int m = 0; m < FRAGMENTS; m++)
@@ -304,16 +338,36 @@ TL_INLINE void scores_int8(float s[FRAGMENTS][KEYS / 8][4], uint32_t q_at, uint3
     }
 }
 
+TL_INLINE int32_t channels(const tl_ctx *x)
+{
+#if TL_GENERAL
+    return x->a->d;
+#else
+    (void)x;
+    return TL_D;
+#endif
+}
+
+TL_INLINE int32_t value_channels(const tl_ctx *x)
+{
+#if TL_GENERAL
+    return x->a->dv;
+#else
+    (void)x;
+    return TL_D;
+#endif
+}
+
 TL_INLINE void tl_scores_issue(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
 {
     (void)rb;
     const uint32_t keys = x->keys + (uint32_t)x->use;
-    if (span.route == TL_INT8) {
-        scores_int8(s->s, x->q8_at, keys + x->k8_at);
+    if (TL_ROUTED && span.route == TL_INT8) {
+        scores_int8(s->s, x->q8_at, keys + x->k8_at, channels(x));
         s->scale = x->q_scale * x->used_scale;
         s->origin = s->scale * TL_INT8_ORIGIN;
     } else {
-        scores_high(s->s, x->q16_at, keys + x->k16_at);
+        scores_high(s->s, x->q16_at, keys + x->k16_at, channels(x));
         s->scale = x->a->logit_scale;
         s->origin = 0.f;
     }
@@ -329,6 +383,10 @@ TL_INLINE void tl_scores_wait(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
 
 /* ---- score epilogue */
 
+/* Row r of the lane, counted from the block row of the warp. */
+TL_INLINE int32_t row_of(const tl_ctx *x, int r) { return x->row0 + r * 8 + (x->lane >> 2); }
+
+#if !TL_GENERAL
 TL_INLINE void tl_sinks(const tl_ctx *x, int32_t rb, float sink[TL_ROWS])
 {
     (void)x;
@@ -346,16 +404,13 @@ TL_INLINE void tl_logits(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
     (void)rb;
 }
 
-/* Row r of the lane, counted from the block row of the warp. */
-TL_INLINE int32_t row_of(const tl_ctx *x, int r) { return x->row0 + r * 8 + (x->lane >> 2); }
-
 TL_INLINE void tl_mask(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
 {
     (void)rb;
     const int32_t key = span.first * KEYS + (x->lane & 3) * 2;
     TL_FULLY
     for (int r = 0; r < TL_ROWS; r++) {
-        const int32_t end = row_of(x, r) + x->a->reach, seen = (end < x->a->lk ? end : x->a->lk) - key;
+        const int32_t end = row_of(x, r) + x->reach, seen = (end < x->lk ? end : x->lk) - key;
         TL_FULLY
         for (int j = 0; j < KEYS / 8; j++) {
             TL_FULLY
@@ -364,6 +419,7 @@ TL_INLINE void tl_mask(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
         }
     }
 }
+#endif
 
 TL_INLINE void tl_row_max(const tl_ctx *x, const tl_scores *s, tl_span span, int32_t rb, float top[TL_ROWS])
 {
@@ -422,7 +478,7 @@ TL_INLINE void tl_exp(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, const f
             const float p0 = tl_exp2_fast(tl_fma_ptx(s->s[r / 2][j][r % 2 * 2], s->scale, offset));
             const float p1 = tl_exp2_fast(tl_fma_ptx(s->s[r / 2][j][r % 2 * 2 + 1], s->scale, offset));
             sum[r] += p0 + p1;
-            s->p[r / 2][j][r % 2] = tl_pack_f16(p0, p1);
+            s->p[r / 2][j][r % 2] = tl_pack_half(p0, p1);
         }
     }
 }
@@ -458,12 +514,13 @@ TL_INLINE void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span spa
         }
         TL_FULLY
         for (int d = 0; d < TL_D / 16; d++) {
+            if (TL_GENERAL && d * 16 >= value_channels(x)) continue;
             uint32_t v[4];
             tl_fragment_transposed(v, (values ^ (uint32_t)(d * 32)) + (uint32_t)(j * 16 * PITCH16));
             TL_FULLY
             for (int m = 0; m < FRAGMENTS; m++) {
-                tl_mma_f16(acc->o[m][2 * d], p[m], v[0], v[1]);
-                tl_mma_f16(acc->o[m][2 * d + 1], p[m], v[2], v[3]);
+                tl_mma_half(acc->o[m][2 * d], p[m], v[0], v[1]);
+                tl_mma_half(acc->o[m][2 * d + 1], p[m], v[2], v[3]);
             }
         }
     }
@@ -472,11 +529,19 @@ TL_INLINE void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span spa
 TL_INLINE void tl_values_wait(tl_ctx *x, tl_acc *acc)
 {
     (void)x;
-    (void)acc;
+    TL_FULLY
+    for (int m = 0; m < FRAGMENTS && TL_STATE_F16; m++) {
+        TL_FULLY
+        for (int d = 0; d < TL_D / 8; d++) {
+            TL_FULLY
+            for (int e = 0; e < 4; e++) acc->o[m][d][e] = tl_round_f16_ptx(acc->o[m][d][e]);
+        }
+    }
 }
 
 /* ---- end */
 
+#if !TL_GENERAL
 /* A row again, by all lanes of the warp and without tensor cores, from the keys that it sees and no other: for rows whose
  * values hold a NaN or Inf, which a weight of 0 does not hide. Not inlined, or it would take the loop's registers. */
 static __attribute__((noinline)) void row_again(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *o,
@@ -488,7 +553,7 @@ static __attribute__((noinline)) void row_again(const uint16_t *q, const uint16_
     for (int32_t key = 0; key < end; key++) {
         float s = 0.f;
         TL_FULLY
-        for (int c = 0; c < MINE; c++) s += tl_from_f16(q[first + c]) * tl_from_f16(k[key * k_seq + first + c]);
+        for (int c = 0; c < MINE; c++) s += tl_load_half(q + first + c) * tl_load_half(k + key * k_seq + first + c);
         TL_FULLY
         for (int with = 16; with; with >>= 1) s += tl_swap(s, with);
         s *= logit_scale;
@@ -496,10 +561,25 @@ static __attribute__((noinline)) void row_again(const uint16_t *q, const uint16_
         m = top;
         l = l * lambda + p;
         TL_FULLY
-        for (int c = 0; c < MINE; c++) acc[c] = acc[c] * lambda + p * tl_from_f16(v[key * v_seq + first + c]);
+        for (int c = 0; c < MINE; c++) acc[c] = acc[c] * lambda + p * tl_load_half(v + key * v_seq + first + c);
     }
     TL_FULLY
-    for (int c = 0; c < MINE; c++) o[first + c] = tl_to_f16(l == 0.f ? 0.f : acc[c] / l);
+    for (int c = 0; c < MINE; c += 2) /* MINE is even */
+        *(TL_GLOBAL_SPACE uint32_t *)(o + first + c) = tl_pack_half(l == 0.f ? 0.f : acc[c] / l,
+                                                                    l == 0.f ? 0.f : acc[c + 1] / l);
+}
+#endif
+
+/* O is not finite though the sum of weights is: a NaN or Inf of V's, not of a logit. */
+TL_INLINE int holds_bad_value(const tl_acc *acc, int r, float l)
+{
+    float rest = 0.f; /* NaN where O is not finite */
+    TL_FULLY
+    for (int d = 0; d < TL_D / 8; d++) {
+        TL_FULLY
+        for (int e = 0; e < 2; e++) rest = tl_fma_ptx(acc->o[r / 2][d][r % 2 * 2 + e], 0.f, rest);
+    }
+    return tl_is_nan(rest) && tl_is_finite(l);
 }
 
 TL_INLINE void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[TL_ROWS], const float l[TL_ROWS])
@@ -508,22 +588,21 @@ TL_INLINE void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[
     TL_FULLY
     for (int r = 0; r < TL_ROWS; r++) {
         const int32_t row = row_of(x, r);
-        if (row >= x->a->lq) continue;
-        float rest = 0.f; /* NaN where O is not finite */
-        TL_FULLY
-        for (int d = 0; d < TL_D / 8; d++) {
-            TL_FULLY
-            for (int e = 0; e < 2; e++) rest = tl_fma_ptx(acc->o[r / 2][d][r % 2 * 2 + e], 0.f, rest);
-        }
-        if (tl_is_nan(rest) && tl_is_finite(l[r])) x->bad |= 1u << r; /* a NaN or Inf of V's, not of a logit */
+#if TL_GENERAL
+        if (row >= x->rows_end) continue;
+        store_row(x, acc, r, row, l[r]);
+#else
+        if (row >= x->lq) continue;
         const float inverse = l[r] == 0.f ? 0.f : 1.f / l[r];
-        uint16_t *o = x->o + row * x->a->o_stride.seq + (x->lane & 3) * 2;
+        uint16_t *o = x->o + row * x->a->o_seq + (x->lane & 3) * 2;
         TL_FULLY
         for (int d = 0; d < TL_D / 8; d++)
-            *(TL_GLOBAL_SPACE uint32_t *)(o + d * 8) = tl_pack_f16(acc->o[r / 2][d][r % 2 * 2] * inverse,
-                                                                   acc->o[r / 2][d][r % 2 * 2 + 1] * inverse);
+            *(TL_GLOBAL_SPACE uint32_t *)(o + d * 8) = tl_pack_half(acc->o[r / 2][d][r % 2 * 2] * inverse,
+                                                                    acc->o[r / 2][d][r % 2 * 2 + 1] * inverse);
+#endif
+        if (holds_bad_value(acc, r, l[r])) x->bad |= 1u << r;
         if (x->a->lse && (x->lane & 3) == 0) /* a row that saw nothing: 0 + log 0 */
-            x->lse[row * x->a->lse_stride.seq] = ((m[r] == TL_NEVER ? 0.f : m[r]) + tl_log2_fast(l[r])) * TL_LN2;
+            x->lse[row * x->a->lse_seq] = ((m[r] == TL_NEVER ? 0.f : m[r]) + tl_log2_fast(l[r])) * TL_LN2;
     }
 }
 
@@ -531,171 +610,396 @@ TL_INLINE void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[
 
 /* ---- one block */
 
-TL_INLINE int32_t shared_by_warp(int32_t x) { return TL_ROUTED ? tl_uniform(x) : x; } /* measured there only */
-
-/* Which rows are a block's: tile of query head `head`; later tiles first where they see more. */
+#if !TL_GENERAL
+/* Which rows are a block's: row tile `tile` of query head `head` of a sequence. */
 typedef struct {
-    int32_t row_tiles, all_heads, batch, head, kv_head, tile;
+    int32_t head, kv_head, tile;
+    tl_device_sequence seq;
 } place;
 
+/* Tile after tile of a head, so that K and V stay in cache. Where later rows see more, they go first, so that the last
+ * blocks to begin are short: tile by tile over as many heads as the cache holds. */
 TL_INLINE place place_of(const launch *a, int32_t block)
 {
     place p;
-    p.row_tiles = (a->lq + TL_DEVICE_ROWS - 1) / TL_DEVICE_ROWS;
-    p.all_heads = shared_by_warp(block / p.row_tiles);
-    p.batch = shared_by_warp(p.all_heads / a->heads_q);
-    p.head = p.all_heads - p.batch * a->heads_q;
-    p.kv_head = shared_by_warp(p.head / a->group_heads);
-    p.tile = block - p.all_heads * p.row_tiles;
-    if (a->causal) p.tile = p.row_tiles - 1 - p.tile;
+    const int32_t each = blocks_in(a->lq, BLOCK_ROWS), row_tiles = a->sequences ? a->all_row_tiles : each;
+    int32_t head, tile;
+    if (a->causal) {
+        const int32_t heads = a->sequences ? a->heads_q : a->batch * a->heads_q;
+        const int32_t first = block / (a->heads_apart * row_tiles) * a->heads_apart, left = heads - first;
+        const int32_t apart = left < a->heads_apart ? left : a->heads_apart;
+        const int32_t rest = block - first * row_tiles, turn = rest / apart;
+        head = tl_uniform(first + rest - turn * apart);
+        tile = tl_uniform(row_tiles - 1 - turn);
+    } else {
+        head = tl_uniform(block / row_tiles);
+        tile = block - head * row_tiles;
+    }
+    if (a->sequences) {
+        p.seq = find_sequence(a->sequences, a->batch, tile, OF_ROW_TILES);
+        p.head = head;
+        p.tile = tl_uniform(tile - p.seq.row_tiles);
+        p.seq.batch = tl_uniform(p.seq.batch);
+        p.seq.lq = tl_uniform(p.seq.lq);
+        p.seq.lk = tl_uniform(p.seq.lk);
+        p.seq.reach = tl_uniform(p.seq.reach);
+        p.seq.group_inverse = (uint32_t)tl_uniform((int32_t)p.seq.group_inverse);
+    } else {
+        const int32_t batch = tl_uniform(head / a->heads_q);
+        p.head = head - batch * a->heads_q;
+        p.tile = tile;
+        p.seq = (tl_device_sequence){.words = batch * a->words_batch,
+                                     .batch = batch,
+                                     .lq = a->lq,
+                                     .lk = a->lk,
+                                     .reach = a->reach,
+                                     .k_blocks = batch * blocks_in(a->lk, KEYS),
+                                     .group_inverse = a->group_inverse};
+    }
+    p.kv_head = tl_uniform(p.head / a->group_heads);
     return p;
 }
 
+TL_INLINE const uint16_t *q_of(const launch *a, const place *p)
+{
+    return a->q + p->seq.batch * a->q_batch + p->head * a->q_head + p->seq.q_start * a->q_seq;
+}
+
+TL_INLINE const uint16_t *k_of(const launch *a, const place *p)
+{
+    return a->k + p->seq.batch * a->k_batch + p->kv_head * a->k_head + p->seq.k_start * a->k_seq;
+}
+
+TL_INLINE const uint16_t *v_of(const launch *a, const place *p)
+{
+    return a->v + p->seq.batch * a->v_batch + p->kv_head * a->v_head + p->seq.k_start * a->v_seq;
+}
+
+TL_INLINE uint16_t *o_of(const launch *a, const place *p)
+{
+    return (uint16_t *)a->o + p->seq.batch * a->o_batch + p->head * a->o_head + p->seq.q_start * a->o_seq;
+}
+#endif
+
+/* Where the lane's copies begin, and its fragments: what follows from the thread alone. */
+TL_INLINE void place_lane(tl_ctx *x, int32_t warp)
+{
+    const int32_t lane = tl_thread() % 32, chunk = tl_thread() % (TL_D / 8), chunk8 = tl_thread() % (TL_D / 16);
+    const int32_t left = lane & 15, right = (lane & 7) + (lane >> 4 << 3); /* rows of fragments */
+    const uint32_t shared = tl_shared_base();
+    x->lane = lane;
+    x->chunk_row = tl_thread() / (TL_D / 8);
+    x->to16 = place16(x->chunk_row, chunk);
+    x->to8 = place8(tl_thread() / (TL_D / 16), chunk8);
+    x->keys = shared + BLOCK_ROWS * PITCH16;
+    x->values = x->keys + 2 * STAGE;
+    x->q16_at = shared + place16(warp * WARP_ROWS + left, lane >> 4);
+    x->q8_at = x->values + 2 * STAGE + place8(warp * WARP_ROWS + left, lane >> 4);
+    x->k16_at = place16(right, lane >> 3 & 1);
+    x->k8_at = place8(right, lane >> 3 & 1);
+    x->v_at = place16(left, lane >> 4);
+}
+
+#if !TL_GENERAL
 /* bad: which of the lane's rows hold a NaN or Inf, bit r for row r. Nothing that the loop knew is used, so that nothing had
  * to be kept for it. */
-TL_INLINE void rows_again(const launch *a, uint32_t bad)
+TL_INLINE void rows_again(const launch *a, int32_t block, uint32_t bad)
 {
-    int32_t block = tl_block(), thread = tl_thread();
+    int32_t thread = tl_thread();
     TL_OPAQUE(block);
     TL_OPAQUE(thread);
     const place at = place_of(a, block);
-    const uint16_t *q = a->q + at.batch * a->q_stride.batch + at.head * a->q_stride.head;
-    const uint16_t *k = a->k + at.batch * a->k_stride.batch + at.kv_head * a->k_stride.head;
-    const uint16_t *v = a->v + at.batch * a->v_stride.batch + at.kv_head * a->v_stride.head;
-    uint16_t *o = a->o + at.batch * a->o_stride.batch + at.head * a->o_stride.head;
+    const uint16_t *q = q_of(a, &at), *k = k_of(a, &at), *v = v_of(a, &at);
+    uint16_t *o = o_of(a, &at);
     tl_warp_barrier();
     for (int32_t i = 0; i < WARP_ROWS; i++) { /* row i of the warp is row i / 8 of the lanes of quad i % 8 */
-        const int32_t row = at.tile * TL_DEVICE_ROWS + thread / 32 * WARP_ROWS + i, past = row + a->reach;
+        const int32_t row = at.tile * BLOCK_ROWS + thread / 32 * WARP_ROWS + i, past = row + at.seq.reach;
         if (tl_vote_any(thread % 32 / 4 == i % 8 && (bad >> (i / 8) & 1u)))
-            row_again(q + row * a->q_stride.seq, k, v, o + row * a->o_stride.seq, a->k_stride.seq, a->v_stride.seq,
-                      past < a->lk ? past : a->lk, a->logit_scale);
+            row_again(q + row * a->q_seq, k, v, o + row * a->o_seq, a->k_seq, a->v_seq,
+                      past < at.seq.lk ? past : at.seq.lk, a->logit_scale);
     }
 }
 
+#if TL_ROUTED
 /* The word of the routing row, with the bits of groups cleared that hold a block without codes: those are high. */
 TL_INLINE uint64_t usable_word(const tl_ctx *x, uint64_t word, float q_scale)
 {
-    uint32_t bad[2] = {0, 0};
+    const uint32_t none = q_scale < 0.f ? ~0u : 0u; /* by tl_join_or, or ptxas would not know that all lanes agree */
+    uint32_t bad[2] = {none, none};
     for (int32_t first = 0; first < x->task.tile_end; first += 32) { /* no lane leaves before the others */
         const int32_t tile = first + x->lane, group = tl_group_of(&x->task, tile);
-        const uint32_t bit = tile < x->task.tile_end && x->k_scale[tile] < 0.f ? 1u << (group & 31) : 0u;
+        const uint32_t bit = tile < x->task.tile_end && tl_load_fresh(x->k_scale + tile) < 0.f ? 1u << (group & 31)
+                                                                                               : 0u;
         bad[0] |= group < 32 ? bit : 0u;
         bad[1] |= group < 32 ? 0u : bit;
     }
     const uint64_t high = tl_join_or(bad[0]) | (uint64_t)tl_join_or(bad[1]) << 32;
-    const uint64_t usable = q_scale < 0.f ? 0 : word & ~high;
+    const uint64_t usable = word & ~high;
     return (uint32_t)tl_uniform((int32_t)usable) | (uint64_t)(uint32_t)tl_uniform((int32_t)(usable >> 32)) << 32;
 }
 
-TL_INLINE void attend(const launch *a) /* a call would put everything into local memory */
+/* The block's rows of Q, which have just been copied, to codes beside them: they are one block of A2. Its scale, or -1
+ * where it holds a NaN or Inf and has no codes. Rows before `first` see no key and count as zeros. */
+TL_INLINE float quantise_queries(const tl_ctx *x, int32_t first)
 {
-    const place at = place_of(a, tl_block());
-    const int32_t batch = at.batch, head = at.head, kv_head = at.kv_head, row = at.tile * TL_DEVICE_ROWS;
-    const int32_t warp = shared_by_warp(tl_thread() / 32), key_tiles = (a->lk + KEYS - 1) / KEYS;
-    const int32_t last = row + TL_DEVICE_ROWS < a->lq ? row + TL_DEVICE_ROWS : a->lq; /* the row after the block */
-    const int32_t past = last - 1 + a->reach, end = past < 0 ? 0 : past < a->lk ? past : a->lk;
-    const int64_t kv = (int64_t)batch * (a->heads_q / a->group_heads) + kv_head;
+    enum { COUNT = BLOCK_ROWS / ROWS16 };
+    const uint32_t from = tl_shared_base() + x->to16, chunk = (uint32_t)(tl_thread() % (TL_D / 8));
+    const uint32_t to = x->values + 2 * STAGE + place8(x->chunk_row, (int32_t)chunk >> 1) + (chunk & 1) * 8;
+    uint32_t top = 0;
+    tl_copies_wait();
+    tl_barrier();
+    _Pragma("nounroll") for (int i = 0; i < COUNT;
+                             i++) /* no array of chunks between the passes: for sm_80 the loop would spill 1.5 KB */
+        if (x->chunk_row + i * ROWS16 >= first)
+            top = tl_max_magnitudes(top, tl_shared_load(from + (uint32_t)(i * ROWS16 * PITCH16)));
+    const float amax = tl_block_amax(top, WARPS, tl_shared_base() + SCRATCH);
+    const tl_quant z = tl_quant_make(amax);
+    _Pragma("nounroll") for (int i = 0; i < COUNT; i++)
+    {
+        const tl_chunk c = tl_shared_load(from + (uint32_t)(i * ROWS16 * PITCH16));
+        tl_shared_store8(to + (uint32_t)(i * ROWS16 * PITCH8), tl_codes_of_pairs(c[0], c[1], z.inverse),
+                         tl_codes_of_pairs(c[2], c[3], z.inverse));
+    }
+    return !tl_is_finite(amax) ? -1.f : z.scale > 0.f ? z.scale : 1.f;
+}
+
+TL_INLINE int32_t quantising_blocks(const launch *a)
+{
+    return a->heads_q / a->group_heads * blocks_in(a->all_k_blocks, KEY_BLOCKS);
+}
+
+/* 64 keys of KV head `head`, block `block` of all, which then are ready. */
+TL_INLINE void quantise_block(const launch *a, int32_t head, int32_t block)
+{
+    enum { COUNT = KEYS / ROWS16 };
+    const int32_t at = tl_thread(), heads = a->heads_q / a->group_heads;
+    tl_device_sequence s = {.lk = a->lk};
+    if (a->sequences) {
+        s = find_sequence(a->sequences, a->batch, block, OF_K_BLOCKS);
+    } else {
+        s.batch = block / blocks_in(a->lk, KEYS);
+        s.k_blocks = s.batch * blocks_in(a->lk, KEYS);
+    }
+    const int32_t token = (block - s.k_blocks) * KEYS + at / (TL_D / 8);
+    const uint16_t *x = a->k + s.batch * a->k_batch + head * a->k_head + (s.k_start + token) * a->k_seq +
+                        at % (TL_D / 8) * 8;
+    tl_chunk c[COUNT];
+    uint32_t top = 0;
+    TL_FULLY
+    for (int i = 0; i < COUNT; i++) {
+        c[i] = (tl_chunk){0, 0, 0, 0};
+        if (token + i * ROWS16 < s.lk) c[i] = *(const TL_GLOBAL_SPACE tl_chunk *)(x + i * ROWS16 * a->k_seq);
+        top = tl_max_magnitudes(top, c[i]);
+    }
+    const float amax = tl_block_amax(top, WARPS, tl_shared_base() + SCRATCH);
+    const tl_quant z = tl_quant_make(amax);
+    const int64_t to = (int64_t)head * a->all_k_blocks + block;
+    uint64_t *codes = (uint64_t *)(a->k_codes + to * KEYS * TL_D);
+    TL_FULLY
+    for (int i = 0; i < COUNT; i++)
+        codes[i * THREADS + at] = tl_codes_of_pairs(c[i][0], c[i][1], z.inverse) |
+                                  (uint64_t)tl_codes_of_pairs(c[i][2], c[i][3], z.inverse) << 32;
+    if (at == 0) a->k_scale[to] = !tl_is_finite(amax) ? -1.f : z.scale > 0.f ? z.scale : 1.f;
+    tl_barrier();
+    if (at == 0) (void)tl_release_add(a->counts + TL_COUNT_READY + s.batch * heads + head, 1);
+}
+
+TL_INLINE void quantise_keys(const launch *a, int32_t index)
+{
+    const int32_t shares = blocks_in(a->all_k_blocks, KEY_BLOCKS), head = index / shares;
+    const int32_t first = (index - head * shares) * KEY_BLOCKS, end = first + KEY_BLOCKS;
+    for (int32_t block = first; block < end && block < a->all_k_blocks; block++) quantise_block(a, head, block);
+}
+
+/* The last of `blocks` blocks leaves the counts as it found them. */
+TL_INLINE void end_block(const launch *a, int32_t blocks)
+{
+    const uint32_t before = tl_shared_base() + SCRATCH;
+    if (tl_thread() == 0) tl_shared_store4(before, tl_release_add(a->counts + TL_COUNT_ENDED, 1));
+    tl_barrier();
+    if (tl_shared_load4(before) != (uint32_t)blocks - 1) return;
+    const int32_t count = TL_COUNT_READY + a->batch * (a->heads_q / a->group_heads);
+    for (int32_t i = tl_thread(); i < count; i += THREADS) a->counts[i] = 0;
+}
+#endif
+
+TL_INLINE void attend(const launch *a, int32_t block) /* a call would put everything into local memory */
+{
+    const place at = place_of(a, block);
+    const int32_t row = at.tile * BLOCK_ROWS, lk = at.seq.lk, lq = at.seq.lq, reach = at.seq.reach;
+    const int32_t warp = tl_uniform(tl_thread() / 32), chunk = tl_thread() % (TL_D / 8);
+    const int32_t last = row + BLOCK_ROWS < lq ? row + BLOCK_ROWS : lq; /* the row after the block */
+    const int32_t past = last - 1 + reach, end = past < 0 ? 0 : past < lk ? past : lk;
 
     tl_ctx x;
     x.a = a;
-    x.lane = tl_thread() % 32;
+    x.lq = lq;
+    x.lk = lk;
+    x.reach = reach;
     x.row0 = row + warp * WARP_ROWS;
-    x.chunk_row = tl_thread() / (TL_D / 8);
-    const int32_t chunk = tl_thread() % (TL_D / 8), row8 = tl_thread() / (TL_D / 16),
-                  chunk8 = tl_thread() % (TL_D / 16);
-    x.q = a->q + batch * a->q_stride.batch + head * a->q_stride.head + (row + x.chunk_row) * a->q_stride.seq +
-          chunk * 8;
-    x.k = a->k + batch * a->k_stride.batch + kv_head * a->k_stride.head + x.chunk_row * a->k_stride.seq + chunk * 8;
-    x.v = a->v + batch * a->v_stride.batch + kv_head * a->v_stride.head + x.chunk_row * a->v_stride.seq + chunk * 8;
-    x.o = a->o + batch * a->o_stride.batch + head * a->o_stride.head;
-    x.lse = a->lse + batch * a->lse_stride.batch + head * a->lse_stride.head;
-    x.to16 = place16(x.chunk_row, chunk);
-    x.to8 = place8(row8, chunk8);
+    place_lane(&x, warp);
+    x.k = k_of(a, &at) + x.chunk_row * a->k_seq + chunk * 8;
+    x.v = v_of(a, &at) + x.chunk_row * a->v_seq + chunk * 8;
+    x.o = o_of(a, &at);
+    x.lse = a->lse + at.seq.batch * a->lse_batch + at.head * a->lse_head + at.seq.q_start * a->lse_seq;
+    copy16_tail(tl_shared_base() + x.to16, q_of(a, &at) + (row + x.chunk_row) * a->q_seq + chunk * 8, a->q_seq,
+                BLOCK_ROWS, x.chunk_row, lq - row);
 
-    const uint32_t shared = tl_shared_base();
-    const int32_t lane = x.lane, left = lane & 15, right = (lane & 7) + (lane >> 4 << 3); /* rows of fragments */
-    x.keys = shared + TL_DEVICE_ROWS * PITCH16;
-    x.values = x.keys + 2 * STAGE;
-    x.q16_at = shared + place16(warp * WARP_ROWS + left, lane >> 4);
-    x.q8_at = x.values + 2 * STAGE + place8(warp * WARP_ROWS + left, lane >> 4);
-    x.k16_at = place16(right, lane >> 3 & 1);
-    x.k8_at = place8(right, lane >> 3 & 1);
-    x.v_at = place16(left, lane >> 4);
-
-    x.task.tile_end = shared_by_warp((end + KEYS - 1) / KEYS);
-    const int32_t first_sees = x.row0 + a->reach;
-    x.task.first_row_sees = first_sees < a->lk ? first_sees : a->lk;
+    const int32_t first_sees = x.row0 + reach;
+    x.task.tile_end = tl_uniform((end + KEYS - 1) / KEYS);
+    x.task.all_see = first_sees < lk ? first_sees : lk;
     x.task.word = 0;
-    x.task.group_inverse = a->group_inverse;
-    if (TL_ROUTED) {
-        const int64_t q_block = (int64_t)at.all_heads * at.row_tiles + at.tile;
-        const float q_scale = a->codes.q_scale[q_block];
-        x.q8 = a->codes.q_codes + (q_block * TL_DEVICE_ROWS + row8) * TL_D + chunk8 * 16;
-        x.k8 = a->codes.k_codes + (kv * key_tiles * KEYS + row8) * TL_D + chunk8 * 16;
-        x.k_scale = a->codes.k_scale + kv * key_tiles;
-        x.q_scale = q_scale * a->logit_scale;
-        uint64_t word = ~(uint64_t)0;
-        if (a->words) word = a->words[batch * a->words_batch + kv_head * a->words_head + at.tile * a->words_row];
-        x.task.word = usable_word(&x, word, q_scale);
+    x.task.group_inverse = at.seq.group_inverse;
+#if TL_ROUTED
+    const int32_t key_blocks = blocks_in(lk, KEYS);
+    const int64_t codes = (int64_t)at.kv_head * a->all_k_blocks + at.seq.k_blocks;
+    const float q_scale = quantise_queries(&x, 1 - reach - row);
+    if (tl_thread() == 0)
+        while (tl_acquire(a->counts + TL_COUNT_READY + at.seq.batch * (a->heads_q / a->group_heads) + at.kv_head) !=
+               (uint32_t)key_blocks) {}
+    tl_barrier();
+    x.k8 = a->k_codes + (codes * KEYS + tl_thread() / (TL_D / 16)) * TL_D + tl_thread() % (TL_D / 16) * 16;
+    x.k_scale = a->k_scale + codes;
+    x.q_scale = q_scale * a->logit_scale;
+    uint64_t word = ~(uint64_t)0;
+    if (a->words) word = a->words[at.seq.words + at.kv_head * a->words_head + at.tile * a->words_row];
+    x.task.word = usable_word(&x, word, q_scale);
+#endif
+    tl_tile_loop(&x);
+    if (a->causal && tl_vote_any(x.bad != 0)) rows_again(a, block, x.bad); /* else a row sees all there is */
+}
+
+#if TL_ROUTED
+TL_INLINE int32_t attending_blocks(const launch *a)
+{
+    return a->sequences ? a->heads_q * a->all_row_tiles : a->batch * a->heads_q * blocks_in(a->lq, BLOCK_ROWS);
+}
+#endif
+
+/* The blocks that quantise K come first, and those that attend wait for their KV head's. Blocks are dispatched in the order
+ * of their numbers (CUB's scans depend on it, too), so that what is waited for is running or done. */
+TL_INLINE void run(const launch *a)
+{
+#if TL_ROUTED
+    const int32_t quantising = quantising_blocks(a), block = tl_block();
+    if (block < quantising)
+        quantise_keys(a, block);
+    else
+        attend(a, block - quantising);
+    end_block(a, quantising + attending_blocks(a));
+#else
+    attend(a, tl_block());
+#endif
+}
+#endif
+
+#if TL_GENERAL
+TL_INLINE void run(const launch *a)
+{
+    const int32_t head = tl_block() / a->all_row_tiles, row_tile = tl_block() - head * a->all_row_tiles;
+    const int32_t kv_head = head / a->group_heads, chunk = tl_thread() % (TL_D / 8), chunk8 = tl_thread() % (TL_D / 16);
+    tl_ctx x;
+    x.a = a;
+    x.seq = sequence_of(a, row_tile, OF_ROW_TILES);
+    const tl_device_sequence *s = &x.seq;
+    const int32_t tiles = (s->lq + a->tile_rows - 1) / a->tile_rows;
+    const int32_t tile = a->causal ? tiles - 1 - (row_tile - s->row_tiles) : row_tile - s->row_tiles;
+    const int32_t row = tile * a->tile_rows, warp = tl_thread() / 32;
+    x.head = head;
+    x.lk = s->lk;
+    x.diagonal = s->diagonal;
+    x.row0 = row + warp * WARP_ROWS;
+    x.rows_end = row + a->tile_rows < s->lq ? row + a->tile_rows : s->lq;
+    place_lane(&x, warp);
+    x.chunk_row8 = tl_thread() / (TL_D / 16);
+    x.code_row = (a->d + 31) / 32 * 32;
+    x.chunk_there8 = chunk8 * 16 < x.code_row;
+    const int32_t bytes = (a->d - chunk * 8) * 2, value_bytes = (a->dv - chunk * 8) * 2;
+    x.chunk_bytes = bytes < 0 ? 0 : bytes < 16 ? bytes : 16;
+    x.value_bytes = value_bytes < 0 ? 0 : value_bytes < 16 ? value_bytes : 16;
+    x.k = a->k + s->batch * a->k_batch + kv_head * a->k_head + (s->k_start + x.chunk_row) * a->k_seq + chunk * 8;
+    x.v = a->v + s->batch * a->v_batch + kv_head * a->v_head + (s->k_start + x.chunk_row) * a->v_seq + chunk * 8;
+    x.lse = a->lse ? a->lse + s->batch * a->lse_batch + head * a->lse_head + s->q_start * a->lse_seq : NULL;
+    x.q_scale = 1.f;
+    copy16_part(tl_shared_base() + x.to16,
+                a->q + s->batch * a->q_batch + head * a->q_head + (s->q_start + row + x.chunk_row) * a->q_seq +
+                    chunk * 8,
+                a->q_seq, BLOCK_ROWS, x.chunk_row, x.rows_end - row, x.chunk_bytes, a->unaligned & 1);
+
+    const int32_t begin = row_begins(s, row), end = row_ends(s, x.rows_end - 1);
+    const int32_t warp_last = x.row0 + WARP_ROWS < x.rows_end ? x.row0 + WARP_ROWS - 1 : x.rows_end - 1;
+    x.task.keys = a->tile_keys;
+    x.task.tile_low = tl_uniform(begin / a->tile_keys);
+    x.task.tile_end = tl_uniform(end > begin ? (end + a->tile_keys - 1) / a->tile_keys : 0);
+    x.task.all_see = row_ends(s, x.row0);
+    x.task.all_see_from = row_begins(s, warp_last);
+    x.task.scattered = a->bool_mask || a->bias;
+    x.task.group_inverse = s->group_inverse;
+    x.task.words = NULL;
+    x.task.int8 = a->int8;
+    if (a->int8) {
+        const int64_t q_token = ((int64_t)head * a->all_q_blocks + s->q_blocks) * TL_DEVICE_ROWS;
+        const int64_t k_token = ((int64_t)kv_head * a->all_k_blocks + s->k_blocks) * TL_DEVICE_KEYS;
+        const int8_t *q8 = a->q_codes + (q_token + row + x.chunk_row8) * x.code_row + chunk8 * 16;
+        copy8_part(x.values + 2 * STAGE + x.to8, q8, x.code_row, BLOCK_ROWS, x.chunk_row8,
+                   x.chunk_there8 ? x.rows_end - row : 0);
+        x.k8 = a->k_codes + (k_token + x.chunk_row8) * x.code_row + chunk8 * 16;
+        x.k_scale = a->k_scale + k_token;
+        x.task.flags = a->k_flags + k_token / 16;
+        x.task.int8 = tl_uniform(rows_are_finite(a->q_flags + q_token / 16, row, x.rows_end));
+        if (a->words) x.task.words = a->words + s->words + kv_head * a->words_head + row / a->block_m * a->words_row;
+        TL_FULLY
+        for (int r = 0; r < TL_ROWS; r++) {
+            const int32_t mine = row_of(&x, r);
+            x.q_scales[r] = mine < x.rows_end ? a->q_scale[q_token + mine] : 1.f;
+            x.q_means[r] = mine < x.rows_end && a->q_mean ? a->q_mean[q_token + mine] : 0.f;
+        }
     }
     tl_tile_loop(&x);
-    if (a->causal && tl_vote_any(x.bad != 0)) rows_again(a, x.bad); /* without causal a row sees all there is */
+    if (tl_vote_any(x.bad != 0)) rows_again(&x);
 }
+#endif
 #pragma omp end declare target
 #else
-static void attend(const launch *a)
+static void run(const launch *a)
 {
     (void)a;
     ran_on_host = 1;
 }
 #endif
 
+static int32_t blocks_of(const tl_device_call *call)
+{
+#if TL_GENERAL
+    return call->all_row_tiles * call->heads_q;
+#else
+    const int32_t attending = call->sequences
+                                  ? call->heads_q * call->all_row_tiles
+                                  : call->batch * call->heads_q * ((call->lq + BLOCK_ROWS - 1) / BLOCK_ROWS);
+    const int32_t shares = (call->all_k_blocks + KEY_BLOCKS - 1) / KEY_BLOCKS;
+    return attending + (TL_ROUTED ? call->heads_q / call->group_heads * shares : 0);
+#endif
+}
+
 int TL_LAUNCH(const tl_device_call *call)
 {
-    const uint16_t *q = call->q, *k = call->k, *v = call->v;
-    uint16_t *o = call->o;
-    float *lse = call->lse;
-    int8_t *q_codes = call->codes.q_codes, *k_codes = call->codes.k_codes;
-    float *q_scale = call->codes.q_scale, *k_scale = call->codes.k_scale;
-    const uint64_t *words = call->words;
-    const int64_t q_batch = call->q_stride.batch, q_head = call->q_stride.head, q_seq = call->q_stride.seq;
-    const int64_t k_batch = call->k_stride.batch, k_head = call->k_stride.head, k_seq = call->k_stride.seq;
-    const int64_t v_batch = call->v_stride.batch, v_head = call->v_stride.head, v_seq = call->v_stride.seq;
-    const int64_t o_batch = call->o_stride.batch, o_head = call->o_stride.head, o_seq = call->o_stride.seq;
-    const int64_t lse_batch = call->lse_stride.batch, lse_head = call->lse_stride.head, lse_seq = call->lse_stride.seq;
-    const int64_t words_batch = call->words_batch, words_head = call->words_head, words_row = call->words_row;
-    const int32_t heads_q = call->heads_q, group_heads = call->heads_q / call->heads_k;
-    const int32_t lq = call->lq, lk = call->lk, reach = call->reach, causal = call->causal;
-    const float logit_scale = call->logit_scale;
-    const uint32_t group_inverse = call->group_inverse;
-    const int32_t blocks = call->batch * heads_q * ((lq + TL_DEVICE_ROWS - 1) / TL_DEVICE_ROWS);
+    const int32_t blocks = blocks_of(call);
+    TL_PLAIN_FIELDS(TL_CAPTURE)
+#if TL_GENERAL
+    TL_GENERAL_FIELDS(TL_CAPTURE)
 #pragma omp target teams ompx_bare num_teams(blocks) thread_limit(THREADS) device(call->device)                        \
-    is_device_ptr(q, k, v, o, lse, q_codes, k_codes, q_scale, k_scale, words) ompx_dyn_cgroup_mem(SHARED_BYTES)
+    is_device_ptr(TL_PLAIN_POINTERS, TL_GENERAL_POINTERS) ompx_dyn_cgroup_mem(SHARED_BYTES)
     {
-        const launch a = {q,
-                          k,
-                          v,
-                          o,
-                          lse,
-                          {q_batch, q_head, q_seq},
-                          {k_batch, k_head, k_seq},
-                          {v_batch, v_head, v_seq},
-                          {o_batch, o_head, o_seq},
-                          {lse_batch, lse_head, lse_seq},
-                          {q_codes, k_codes, q_scale, k_scale},
-                          heads_q,
-                          group_heads,
-                          lq,
-                          lk,
-                          reach,
-                          causal,
-                          logit_scale,
-                          words,
-                          words_batch,
-                          words_head,
-                          words_row,
-                          group_inverse};
-        attend(&a);
+        const launch a = {TL_PLAIN_FIELDS(TL_PASS) TL_GENERAL_FIELDS(TL_PASS)};
+        run(&a);
     }
+#else
+#pragma omp target teams ompx_bare num_teams(blocks) thread_limit(THREADS) device(call->device)                        \
+    is_device_ptr(TL_PLAIN_POINTERS) ompx_dyn_cgroup_mem(SHARED_BYTES)
+    {
+        const launch a = {TL_PLAIN_FIELDS(TL_PASS)};
+        run(&a);
+    }
+#endif
     return ran_on_host;
 }

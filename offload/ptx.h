@@ -8,7 +8,8 @@
 #define TL_GLOBAL_SPACE __attribute__((address_space(1)))
 #define TL_FULLY _Pragma("unroll") /* loops whose arrays are registers */
 
-/* Dynamic shared memory of the block; its 32-bit address is what ldmatrix and cp.async take. */
+/* Dynamic shared memory of the block; its 32-bit address is what ldmatrix and cp.async take. A kernel that uses it has no
+ * static shared memory: that would come first, and what alignment skips behind it would be missing at the end. */
 extern TL_SHARED_SPACE __attribute__((aligned(1024))) unsigned char tl_shared_memory[];
 TL_INLINE uint32_t tl_shared_base(void) { return (uint32_t)(uintptr_t)tl_shared_memory; }
 
@@ -27,17 +28,85 @@ TL_INLINE void tl_copy(uint32_t to, const void *from)
                      : "memory");
 }
 
-/* Zeros where there is nothing to read; `from` is not touched then. */
-TL_INLINE void tl_copy_or_zero(uint32_t to, const void *from, int there)
+/* The first `bytes` (0 .. 16) of them, then zeros; with 0 `from` is not touched. */
+TL_INLINE void tl_copy_bytes(uint32_t to, const void *from, int32_t bytes)
 {
     __asm__ volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"((const TL_GLOBAL_SPACE void *)from),
-                     "r"(there ? 16 : 0)
+                     "r"(bytes)
                      : "memory");
 }
+
+/* Zeros where there is nothing to read. */
+TL_INLINE void tl_copy_or_zero(uint32_t to, const void *from, int there) { tl_copy_bytes(to, from, there ? 16 : 0); }
 
 TL_INLINE void tl_copies_wait(void)
 {
     __asm__ volatile("cp.async.commit_group;\n\tcp.async.wait_group 0;" ::: "memory");
+}
+
+/* ---- shared memory by its 32-bit address */
+
+typedef uint32_t tl_chunk __attribute__((vector_size(16))); /* 8 elements of 16 bits */
+
+TL_INLINE tl_chunk tl_shared_load(uint32_t at)
+{
+    uint32_t x[4];
+    __asm__ volatile("ld.shared.v4.b32 {%0,%1,%2,%3},[%4];"
+                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                     : "r"(at)
+                     : "memory");
+    return (tl_chunk){x[0], x[1], x[2], x[3]};
+}
+
+TL_INLINE void tl_shared_store(uint32_t at, tl_chunk x)
+{
+    __asm__ volatile("st.shared.v4.b32 [%0],{%1,%2,%3,%4};" ::"r"(at), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                     : "memory");
+}
+
+TL_INLINE uint32_t tl_shared_load4(uint32_t at)
+{
+    uint32_t x;
+    __asm__ volatile("ld.shared.b32 %0,[%1];" : "=r"(x) : "r"(at) : "memory");
+    return x;
+}
+
+TL_INLINE void tl_shared_store4(uint32_t at, uint32_t x)
+{
+    __asm__ volatile("st.shared.b32 [%0],%1;" ::"r"(at), "r"(x) : "memory");
+}
+
+TL_INLINE void tl_shared_store8(uint32_t at, uint32_t low, uint32_t high)
+{
+    __asm__ volatile("st.shared.v2.b32 [%0],{%1,%2};" ::"r"(at), "r"(low), "r"(high) : "memory");
+}
+
+/* ---- between blocks: what was written before a release is seen after an acquire that reads its count */
+
+TL_INLINE uint32_t tl_acquire(const uint32_t *at)
+{
+    uint32_t x;
+    __asm__ volatile("ld.acquire.gpu.global.u32 %0,[%1];" : "=r"(x) : "l"((const TL_GLOBAL_SPACE void *)at) : "memory");
+    return x;
+}
+
+/* Adds n; the number before. */
+TL_INLINE uint32_t tl_release_add(uint32_t *at, uint32_t n)
+{
+    uint32_t x;
+    __asm__ volatile("atom.acq_rel.gpu.global.add.u32 %0,[%1],%2;"
+                     : "=r"(x)
+                     : "l"((TL_GLOBAL_SPACE void *)at), "r"(n)
+                     : "memory");
+    return x;
+}
+
+/* A number that another block of this launch may have written: not from this processor's own cache. */
+TL_INLINE float tl_load_fresh(const float *at)
+{
+    float x;
+    __asm__ volatile("ld.global.cg.f32 %0,[%1];" : "=f"(x) : "l"((const TL_GLOBAL_SPACE void *)at) : "memory");
+    return x;
 }
 
 /* ---- fragments and products */
@@ -71,6 +140,23 @@ TL_INLINE void tl_mma_f16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t
 TL_INLINE void tl_mma_f16_first(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
 {
     __asm__ volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+                     "{%10,%10,%10,%10};"
+                     : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.f));
+}
+
+/* The same from bf16. */
+TL_INLINE void tl_mma_bf16(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    __asm__ volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+                     "{%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+TL_INLINE void tl_mma_bf16_first(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    __asm__ volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
                      "{%10,%10,%10,%10};"
                      : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.f));
@@ -134,10 +220,24 @@ TL_INLINE uint32_t tl_pack_f16(float low, float high)
     return r;
 }
 
+TL_INLINE uint32_t tl_pack_bf16(float low, float high)
+{
+    uint32_t r;
+    __asm__("cvt.rn.bf16x2.f32 %0,%1,%2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
 TL_INLINE float tl_low_f16(uint32_t pair)
 {
     float r;
     __asm__("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low; }" : "=f"(r) : "r"(pair));
+    return r;
+}
+
+TL_INLINE float tl_round_f16_ptx(float x)
+{
+    float r;
+    __asm__("{ .reg .b16 half; cvt.rn.f16.f32 half, %1; cvt.f32.f16 %0, half; }" : "=f"(r) : "f"(x));
     return r;
 }
 
@@ -146,6 +246,13 @@ TL_INLINE uint32_t tl_max_f16_pair(uint32_t a, uint32_t b)
 {
     uint32_t r;
     __asm__("max.NaN.f16x2 %0,%1,%2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+TL_INLINE uint32_t tl_max_bf16_pair(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    __asm__("max.NaN.bf16x2 %0,%1,%2;" : "=r"(r) : "r"(a), "r"(b));
     return r;
 }
 
@@ -181,6 +288,13 @@ TL_INLINE int32_t tl_uniform(int32_t x)
 #else
     return x;
 #endif
+}
+
+TL_INLINE int32_t tl_lane_0(int32_t x)
+{
+    int32_t r;
+    __asm__ volatile("shfl.sync.idx.b32 %0,%1,0,31,-1;" : "=r"(r) : "r"(x));
+    return r;
 }
 
 /* What the lanes wrote before, they all see after. */

@@ -51,6 +51,11 @@
 #error "the vocabulary must define its constants before including the tile loop"
 #endif
 
+/* Of the agents that share a row, the one that counts its sink; alone it is that one. */
+#ifndef TL_COUNTS_SINK
+#define TL_COUNTS_SINK(x) 1
+#endif
+
 /* A row block's running state (core/online_softmax.h). */
 typedef struct {
     float m[TL_ROWS], l[TL_ROWS];
@@ -179,8 +184,9 @@ TL_INLINE void tl_tile_loop(tl_ctx *x)
         tl_sinks(x, rb, sink);
         for (int r = 0; r < TL_ROWS; r++) {
             row->m[r] = tl_hold(sink[r]);
-            row->l[r] = row->m[r] == TL_NEVER ? 0.f
-                                              : tl_hold(tl_exp2(sink[r] - row->m[r])); /* 1, unless m was rounded */
+            row->l[r] = row->m[r] == TL_NEVER || !TL_COUNTS_SINK(x)
+                            ? 0.f
+                            : tl_hold(tl_exp2(sink[r] - row->m[r])); /* 1, unless m was rounded */
         }
 #if TL_LAMP
         tl_lamp_start(x, row);

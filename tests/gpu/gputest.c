@@ -1,5 +1,5 @@
 /* The device path against the double reference, for many shapes: device memory twice and host memory once must give the
- * same bits, and those must be within the policy's bound. A plain program for a machine that has nothing but a driver.
+ * same bits, also with NaN in all that is hidden, and those must be within the policy's bound. A plain program for a machine that has nothing but a driver.
  *
  * Usage: gputest [random cases, default 240]. Exit code 77: there is no device. */
 #include <math.h>
@@ -13,19 +13,51 @@
 
 enum { POISON_NONE, POISON_Q, POISON_K, POISON_V, POISON_KINDS };
 
+/* What a case asks for beyond shape, policy and mask. */
+enum {
+    WINDOW = 1 << 0,
+    VARLEN = 1 << 1,
+    SEQUSED = 1 << 2,
+    BOOL_MASK = 1 << 3,
+    BIAS = 1 << 4,
+    SOFTCAP = 1 << 5,
+    ALIBI = 1 << 6,
+    SINKS = 1 << 7,
+    SCALE = 1 << 8,
+    O_TYPE = 1 << 9,  /* an output type other than the inputs' */
+    TILES = 1 << 10,  /* routing tiles and scale blocks other than 128 x 64 */
+    TOKENS = 1 << 11, /* scales per token, or in f16 */
+    SMOOTH = 1 << 12,
+    STATE16 = 1 << 13,
+    GAPS = 1 << 14, /* rows that are not aligned to 16 bytes */
+    FEATURES = 15
+};
+
 typedef struct {
-    int64_t batch, lq, lk;
-    int32_t heads_q, heads_k, d, percent; /* INT8: 0 is HIGH, 100 is INT8, else ROUTED */
+    int64_t batch, lq, lk;                    /* lengths: the longest of packed sequences */
+    int32_t heads_q, heads_k, d, dv, percent; /* INT8: 0 is HIGH, 100 is INT8, else ROUTED */
     tlamp_mask_kind mask;
     tlamp_tensor_layout layout;
     int32_t poison; /* a NaN in Q, K or V */
+    int32_t bf16;
+    int32_t features;
     uint32_t seed;
 } test_case;
 
+/* One array on the host; its copy on the device while a call runs there. */
 typedef struct {
-    int64_t q, k, o, lse, words; /* elements */
-    uint16_t *q_data, *k_data, *v_data;
-    uint64_t *words_data;
+    void *data, *there;
+    size_t bytes;
+} array;
+
+enum { Q, K, V, O, LSE, WORDS, MASK, BIAS_DATA, SLOPES, SINK_DATA, ARRAYS };
+
+typedef struct {
+    tlamp_policy policy;
+    tlamp_problem problem;
+    tlamp_tensors tensors; /* of host memory */
+    array arrays[ARRAYS];
+    int32_t cu_q[8], cu_k[8], used[8], groups[8];
 } test_data;
 
 static uint32_t state;
@@ -45,11 +77,12 @@ static void *allocate(int64_t count, size_t size)
     return p;
 }
 
-static uint16_t *random_tensor(int64_t count)
+static uint16_t half_of(double x, int bf16) { return bf16 ? tlamp_f32_to_bf16((float)x) : tlamp_f32_to_f16((float)x); }
+
+static void *new_array(test_data *t, int which, int64_t count, size_t size)
 {
-    uint16_t *x = allocate(count, 2);
-    for (int64_t i = 0; i < count; i++) x[i] = tlamp_f32_to_f16((float)((uniform() + uniform() + uniform()) * 1.2));
-    return x;
+    t->arrays[which].bytes = (size_t)count * size;
+    return t->arrays[which].data = allocate(count, size);
 }
 
 static void must(tlamp_status s, const tlamp_error *err)
@@ -63,97 +96,336 @@ static void must(tlamp_status s, const tlamp_error *err)
 
 static const char *name_of(const test_case *c)
 {
-    static char name[200];
+    static char name[400];
     static const char *const masks[] = {"", " causal", " causal-tl"}, *const poisons[] = {"", " NaN in q", " NaN in k",
                                                                                           " NaN in v"};
-    (void)snprintf(name, sizeof name, "b%d hq%d hk%d q%d k%d d%d%s %s int8:%d%%%s seed:%u", (int)c->batch,
-                   (int)c->heads_q, (int)c->heads_k, (int)c->lq, (int)c->lk, (int)c->d, masks[c->mask],
-                   c->layout == TLAMP_TENSOR_BSHD ? "bshd" : "bhsd", (int)c->percent, poisons[c->poison], c->seed);
+    static const char *const features[FEATURES] = {"window",  "varlen", "sequsedk", "mask",    "bias",
+                                                   "softcap", "alibi",  "sinks",    "scale",   "otype",
+                                                   "tiles",   "tokens", "smooth",   "state16", "gaps"};
+    int n = snprintf(name, sizeof name, "b%d hq%d hk%d q%d k%d d%d dv%d %s%s %s int8:%d%%%s seed:%u", (int)c->batch,
+                     (int)c->heads_q, (int)c->heads_k, (int)c->lq, (int)c->lk, (int)c->d, (int)c->dv,
+                     c->bf16 ? "bf16" : "f16", masks[c->mask], c->layout == TLAMP_TENSOR_BSHD ? "bshd" : "bhsd",
+                     (int)c->percent, poisons[c->poison], c->seed);
+    for (int i = 0; i < FEATURES; i++)
+        if (c->features >> i & 1) n += snprintf(name + n, sizeof name - (size_t)n, " %s", features[i]);
     return name;
 }
 
-static void make_data(test_data *t, const test_case *c, const tlamp_geometry *geometry)
+static int has(const test_case *c, int feature) { return (c->features & feature) != 0; }
+
+static void set_lengths(test_data *t, const test_case *c)
 {
-    tlamp_error err = {.struct_size = sizeof err};
-    state = c->seed;
-    t->q = c->batch * c->heads_q * c->lq * c->d;
-    t->k = c->batch * c->heads_k * c->lk * c->d;
-    t->o = t->q;
-    t->lse = c->batch * c->heads_q * c->lq;
-    t->q_data = random_tensor(t->q);
-    t->k_data = random_tensor(t->k);
-    t->v_data = random_tensor(t->k);
-    if (c->poison == POISON_Q && t->q) t->q_data[below(t->q)] = 0x7e00;
-    if (c->poison == POISON_K && t->k) t->k_data[below(t->k)] = 0x7e00;
-    if (c->poison == POISON_V && t->k) t->v_data[below(t->k)] = 0x7e00;
-    const int64_t each = tlamp_layout_words(geometry), maps = c->batch * c->heads_k;
-    t->words = each * maps;
-    t->words_data = allocate(t->words, 8);
-    for (int64_t m = 0; m < maps; m++) { /* every head a map of its own */
-        tlamp_layout layout;
-        tlamp_layout_init(&layout, sizeof layout);
-        layout.kind = TLAMP_LAYOUT_ROW_RAND;
-        layout.coverage = c->percent / 100.;
-        layout.seed = c->seed + (uint32_t)m;
-        must(tlamp_layout_build(&layout, geometry, t->words_data + m * each, each, NULL, &err), &err);
+    tlamp_problem *p = &t->problem;
+    p->batch = c->batch;
+    p->max_seqlen_q = c->lq;
+    p->max_seqlen_k = c->lk;
+    for (int64_t b = 0; b < c->batch; b++) {
+        t->cu_q[b + 1] = t->cu_q[b] + (int32_t)(b == 0 ? c->lq : below(c->lq + 1));
+        t->cu_k[b + 1] = t->cu_k[b] + (int32_t)(b == 0 ? c->lk : below(c->lk + 1));
+        const int64_t keys = has(c, VARLEN) ? t->cu_k[b + 1] - t->cu_k[b] : c->lk;
+        t->used[b] = (int32_t)below(keys + 1);
+    }
+    if (has(c, VARLEN)) {
+        p->varlen = 1;
+        p->total_q = t->cu_q[c->batch];
+        p->total_k = t->cu_k[c->batch];
+        t->tensors.cu_seqlens_q = t->cu_q;
+        t->tensors.cu_seqlens_k = t->cu_k;
+    }
+    p->has_seqused_k = has(c, SEQUSED);
+    if (p->has_seqused_k) t->tensors.seqused_k = t->used;
+}
+
+static int64_t lq_of(const test_data *t, int64_t b)
+{
+    return t->problem.varlen ? t->cu_q[b + 1] - t->cu_q[b] : t->problem.max_seqlen_q;
+}
+
+/* laid out; used: those that count */
+static int64_t lk_of(const test_data *t, int64_t b, int used)
+{
+    if (used && t->problem.has_seqused_k) return t->used[b];
+    return t->problem.varlen ? t->cu_k[b + 1] - t->cu_k[b] : t->problem.max_seqlen_k;
+}
+
+/* Strides of a tensor whose rows lie `pitch` elements apart; how many elements it spans. */
+static int64_t set_stride(tlamp_strides *s, const test_case *c, int64_t batch, int64_t seq, int64_t heads,
+                          int64_t pitch)
+{
+    const int head_first = c->layout == TLAMP_TENSOR_BHSD && !has(c, VARLEN);
+    *s = (tlamp_strides){seq * heads * pitch, head_first ? pitch : heads * pitch, head_first ? seq * pitch : pitch, 1};
+    return batch * seq * heads * pitch;
+}
+
+static int64_t at_of(const tlamp_strides *s, const test_data *t, int64_t b, int64_t i, int64_t h, const int32_t *cu)
+{
+    return (t->problem.varlen ? cu[b] * s->seq : b * s->batch) + i * s->seq + h * s->head;
+}
+
+static void set_tensors(test_data *t, const test_case *c)
+{
+    tlamp_problem *p = &t->problem;
+    const int64_t batch = has(c, VARLEN) ? 1 : c->batch, rows_q = has(c, VARLEN) ? p->total_q : c->lq;
+    const int64_t rows_k = has(c, VARLEN) ? p->total_k : c->lk, gap = has(c, GAPS) ? 3 : 0;
+    const tlamp_dtype half = c->bf16 ? TLAMP_BF16 : TLAMP_F16;
+    p->num_heads_q = c->heads_q;
+    p->num_heads_k = c->heads_k;
+    p->head_dim_qk = c->d;
+    p->head_dim_v = c->dv;
+    p->q_dtype = p->k_dtype = p->v_dtype = half;
+    p->o_dtype = !has(c, O_TYPE) ? half : below(2) ? TLAMP_F32 : c->bf16 ? TLAMP_F16 : TLAMP_BF16;
+    const size_t o_size = p->o_dtype == TLAMP_F32 ? 4 : 2;
+    const int64_t q = set_stride(&p->q_stride, c, batch, rows_q, c->heads_q, c->d + gap);
+    const int64_t k = set_stride(&p->k_stride, c, batch, rows_k, c->heads_k, c->d + gap);
+    const int64_t v = set_stride(&p->v_stride, c, batch, rows_k, c->heads_k, c->dv + gap);
+    const int64_t o = set_stride(&p->o_stride, c, batch, rows_q, c->heads_q, c->dv + gap);
+    p->lse_stride = (tlamp_lse_strides){c->heads_q * rows_q, rows_q, 1};
+    const int64_t counts[3] = {q, k, v};
+    for (int x = 0; x < 3; x++) { /* gaps hold NaN */
+        uint16_t *to = new_array(t, Q + x, counts[x], 2);
+        const int64_t d = x < 2 ? c->d : c->dv;
+        for (int64_t i = 0; i < counts[x]; i++)
+            to[i] = i % (d + gap) < d ? half_of((uniform() + uniform() + uniform()) * 1.2, c->bf16) : 0x7fff;
+        if (c->poison == POISON_Q + x && counts[x]) to[below(counts[x] / (d + gap)) * (d + gap) + below(d)] = 0x7fff;
+    }
+    (void)new_array(t, O, o, o_size);
+    (void)new_array(t, LSE, batch * c->heads_q * rows_q, 4);
+    t->tensors.q = t->arrays[Q].data;
+    t->tensors.k = t->arrays[K].data;
+    t->tensors.v = t->arrays[V].data;
+}
+
+static void set_scores(test_data *t, const test_case *c)
+{
+    tlamp_problem *p = &t->problem;
+    p->mask = c->mask;
+    if (has(c, WINDOW)) {
+        p->window_left = below(3) ? below(c->lk + 1) : -1;
+        p->window_right = below(3) ? below(c->lk / 2 + 1) : -1;
+    }
+    if (has(c, SOFTCAP)) p->softcap = 3.f;
+    if (has(c, SCALE)) p->softmax_scale = 0.21f;
+    /* Scores [batch, head, q, k], some dimensions broadcast; k may have a stride of 2. */
+    const int64_t wide = 1 + below(2), hq = c->heads_q;
+    tlamp_score_strides s = {hq * c->lq * c->lk * wide, c->lq * c->lk * wide, c->lk * wide, wide};
+    const int64_t count = c->batch * s.batch;
+    if (below(3) == 0) s.head = 0;
+    if (below(3) == 0) s.batch = 0;
+    if (below(4) == 0) s.q = 0;
+    if (has(c, BOOL_MASK)) {
+        uint8_t *m = new_array(t, MASK, count, 1);
+        for (int64_t i = 0; i < count; i++) m[i] = below(3) ? (uint8_t)(1 + below(200)) : 0;
+        p->has_bool_mask = 1;
+        p->bool_mask_stride = s;
+        t->tensors.bool_mask = m;
+    }
+    if (has(c, BIAS)) {
+        p->has_bias = 1;
+        p->bias_dtype = (tlamp_dtype)below(3);
+        p->bias_stride = s;
+        const size_t size = p->bias_dtype == TLAMP_F32 ? 4 : 2;
+        unsigned char *m = new_array(t, BIAS_DATA, count, size);
+        for (int64_t i = 0; i < count; i++) {
+            const float x = below(6) ? (float)uniform() : -INFINITY;
+            const uint16_t h = p->bias_dtype == TLAMP_BF16 ? tlamp_f32_to_bf16(x) : tlamp_f32_to_f16(x);
+            memcpy(m + (size_t)i * size, size == 4 ? (const void *)&x : (const void *)&h, size);
+        }
+        t->tensors.bias = m;
+    }
+    if (has(c, ALIBI)) {
+        float *m = new_array(t, SLOPES, c->batch * hq, 4);
+        for (int64_t i = 0; i < c->batch * hq; i++) m[i] = (float)(0.02 + 0.02 * uniform());
+        p->has_alibi = 1;
+        p->alibi_batch_stride = below(2) ? hq : 0;
+        t->tensors.alibi_slopes = m;
+    }
+    if (has(c, SINKS)) {
+        float *m = new_array(t, SINK_DATA, hq, 4);
+        for (int64_t i = 0; i < hq; i++) m[i] = (float)uniform();
+        p->has_sinks = 1;
+        t->tensors.sinks = m;
     }
 }
 
-static void *to_device(const void *data, size_t bytes)
+static void set_policy(test_data *t, const test_case *c)
 {
-    void *p = omp_target_alloc(bytes + 16, 0);
-    if (!p || (data && omp_target_memcpy(p, data, bytes, 0, 0, 0, omp_get_initial_device()))) abort();
-    return p;
+    tlamp_policy *y = &t->policy;
+    tlamp_policy_init(y, sizeof *y);
+    y->kind = c->percent == 0 ? TLAMP_POLICY_HIGH : c->percent == 100 ? TLAMP_POLICY_INT8 : TLAMP_POLICY_ROUTED;
+    if (has(c, TILES)) {
+        static const int32_t rows[] = {16, 32, 64, 128, 256}, keys[] = {16, 32, 64, 128, 192};
+        y->block_m = rows[below(5)];
+        y->block_n = keys[below(5)];
+        y->quant_block_q = 128 * (1 + (int32_t)below(3));
+        y->quant_block_k = 64 * (1 + (int32_t)below(3));
+    }
+    if (has(c, TOKENS)) y->scales = below(2) ? TLAMP_SCALES_TOKEN : TLAMP_SCALES_BLOCK_F16;
+    y->smooth_k = has(c, SMOOTH);
+    y->state = has(c, STATE16) ? TLAMP_STATE_F16 : TLAMP_STATE_F32;
+    t->problem.policy = y;
 }
 
-static void from_device(void *to, void *from, size_t bytes)
+/* Random bits: a map for every KV head of every sequence, one group per tile or a few. */
+static void set_words(test_data *t, const test_case *c)
 {
-    if (omp_target_memcpy(to, from, bytes, 0, 0, omp_get_initial_device(), 0)) abort();
+    const int32_t block_m = t->policy.block_m, block_n = t->policy.block_n;
+    int64_t rows = 0, each = 0, words = 1;
+    if (t->policy.kind != TLAMP_POLICY_ROUTED) return;
+    for (int64_t b = 0; b < c->batch; b++) {
+        const int64_t lk = lk_of(t, b, 0), here = (lq_of(t, b) + block_m - 1) / block_m;
+        t->groups[b] = tlamp_auto_group(lk, block_n);
+        if (has(c, TILES)) t->groups[b] = 1 + (int32_t)below(2);
+        const int64_t groups = (lk + (int64_t)block_n * t->groups[b] - 1) / ((int64_t)block_n * t->groups[b]);
+        words = (groups + 63) / 64 > words ? (groups + 63) / 64 : words;
+        rows += here;
+        each = here > each ? here : each;
+    }
+    if (has(c, TILES)) t->tensors.groups = t->groups;
+    t->problem.words_per_row = (int32_t)words;
+    if (!has(c, VARLEN)) rows = each * c->batch;
+    uint64_t *w = new_array(t, WORDS, rows * c->heads_k * words, 8);
+    for (int64_t i = 0; i < rows * c->heads_k * words * 64; i++)
+        w[i / 64] |= (uint64_t)(below(100) < c->percent) << (i % 64);
+    t->tensors.words = w;
+    t->tensors.words_stride_row = words;
+    t->tensors.words_stride_head = (has(c, VARLEN) ? rows : each) * words;
+    t->tensors.words_stride_batch = each * c->heads_k * words;
+}
+
+static void make_data(test_data *t, const test_case *c)
+{
+    *t = (test_data){.problem = {0}};
+    tlamp_problem_init(&t->problem, sizeof t->problem);
+    tlamp_tensors_init(&t->tensors, sizeof t->tensors);
+    state = c->seed;
+    set_policy(t, c);
+    set_lengths(t, c);
+    set_tensors(t, c);
+    set_scores(t, c);
+    set_words(t, c);
+}
+
+static void free_data(test_data *t)
+{
+    for (int i = 0; i < ARRAYS; i++) free(t->arrays[i].data);
+}
+
+static void to_device(array *a)
+{
+    if (!a->data) return;
+    a->there = omp_target_alloc(a->bytes + 16, 0);
+    if (!a->there || omp_target_memcpy(a->there, a->data, a->bytes, 0, 0, 0, omp_get_initial_device())) abort();
+}
+
+static void from_device(void *to, const array *a)
+{
+    if (omp_target_memcpy(to, a->there, a->bytes, 0, 0, omp_get_initial_device(), 0)) abort();
 }
 
 /* Into o and lse on the host, which hold garbage before. */
-static void run_case(const tlamp_problem *p, const tlamp_tensors *on_host, const test_data *t, tlamp_memory memory,
-                     uint16_t *o, float *lse)
+static void run_case(test_data *t, tlamp_memory memory, void *o, void *lse)
 {
     tlamp_error err = {.struct_size = sizeof err};
-    tlamp_tensors x = *on_host;
+    tlamp_tensors x = t->tensors;
     tlamp_exec exec;
     tlamp_exec_init(&exec, sizeof exec);
     exec.device = 0;
     exec.memory = memory;
-    memset(o, 0xa5, (size_t)t->o * 2);
-    memset(lse, 0xa5, (size_t)t->lse * 4);
+    memset(o, 0xa5, t->arrays[O].bytes);
+    memset(lse, 0xa5, t->arrays[LSE].bytes);
     x.o = o;
     x.lse = lse;
     if (memory == TLAMP_MEMORY_HOST) {
-        must(tlamp_attention(p, &x, &exec, &err), &err);
+        must(tlamp_attention(&t->problem, &x, &exec, &err), &err);
         return;
     }
-    void *q = to_device(t->q_data, (size_t)t->q * 2), *k = to_device(t->k_data, (size_t)t->k * 2);
-    void *v = to_device(t->v_data, (size_t)t->k * 2), *words = to_device(t->words_data, (size_t)t->words * 8);
-    void *o_there = to_device(o, (size_t)t->o * 2), *lse_there = to_device(lse, (size_t)t->lse * 4);
-    x.q = q;
-    x.k = k;
-    x.v = v;
-    x.o = o_there;
-    x.lse = lse_there;
-    if (x.words) x.words = words;
-    must(tlamp_attention(p, &x, &exec, &err), &err);
-    from_device(o, o_there, (size_t)t->o * 2);
-    from_device(lse, lse_there, (size_t)t->lse * 4);
-    void *all[] = {q, k, v, words, o_there, lse_there};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) omp_target_free(all[i], 0);
+    memset(t->arrays[O].data, 0xa5, t->arrays[O].bytes);
+    memset(t->arrays[LSE].data, 0xa5, t->arrays[LSE].bytes);
+    for (int i = 0; i < ARRAYS; i++) to_device(&t->arrays[i]);
+    x.q = t->arrays[Q].there;
+    x.k = t->arrays[K].there;
+    x.v = t->arrays[V].there;
+    x.o = t->arrays[O].there;
+    x.lse = t->arrays[LSE].there;
+    x.words = t->arrays[WORDS].there;
+    x.bool_mask = t->arrays[MASK].there;
+    x.bias = t->arrays[BIAS_DATA].there;
+    x.alibi_slopes = t->arrays[SLOPES].there;
+    x.sinks = t->arrays[SINK_DATA].there;
+    must(tlamp_attention(&t->problem, &x, &exec, &err), &err);
+    from_device(o, &t->arrays[O]);
+    from_device(lse, &t->arrays[LSE]);
+    for (int i = 0; i < ARRAYS; i++) {
+        if (t->arrays[i].there) omp_target_free(t->arrays[i].there, 0);
+        t->arrays[i].there = NULL;
+    }
 }
+
+/* ------------------------------------------------------------------------------------------------ what is hidden */
+
+static float bias_of(const test_data *t, int64_t at)
+{
+    const void *m = t->arrays[BIAS_DATA].data;
+    if (t->problem.bias_dtype == TLAMP_F32) return ((const float *)m)[at];
+    const uint16_t h = ((const uint16_t *)m)[at];
+    return t->problem.bias_dtype == TLAMP_F16 ? tlamp_f16_to_f32(h) : tlamp_bf16_to_f32(h);
+}
+
+static int sees(const test_data *t, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const tlamp_problem *p = &t->problem;
+    const int64_t lk = lk_of(t, b, 1);
+    const int64_t at = i + (p->mask == TLAMP_MASK_CAUSAL_TOP_LEFT ? 0 : lk - lq_of(t, b));
+    if (j >= lk || (p->mask != TLAMP_MASK_NONE && j > at)) return 0;
+    if ((p->window_left >= 0 && j < at - p->window_left) || (p->window_right >= 0 && j > at + p->window_right))
+        return 0;
+    const tlamp_score_strides *m = &p->bool_mask_stride, *a = &p->bias_stride;
+    if (p->has_bool_mask && !t->tensors.bool_mask[b * m->batch + h * m->head + i * m->q + j * m->k]) return 0;
+    return !p->has_bias || !isinf(bias_of(t, b * a->batch + h * a->head + i * a->q + j * a->k));
+}
+
+static void spoil(uint16_t *row, int64_t n)
+{
+    for (int64_t e = 0; e < n; e++) row[e] = 0x7fff;
+}
+
+/* NaN into every query that sees nothing and every key and value that nothing sees. */
+static void spoil_hidden(test_data *t)
+{
+    const tlamp_problem *p = &t->problem;
+    const int64_t group = p->num_heads_q / p->num_heads_k;
+    uint16_t *q = t->arrays[Q].data, *k = t->arrays[K].data, *v = t->arrays[V].data;
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t hk = 0; hk < p->num_heads_k; hk++) {
+            const int64_t lq = lq_of(t, b), lk = lk_of(t, b, 0);
+            unsigned char *seen = allocate(lk, 1);
+            for (int64_t h = hk * group; h < (hk + 1) * group; h++)
+                for (int64_t i = 0; i < lq; i++) {
+                    int any = 0;
+                    for (int64_t j = 0; j < lk; j++)
+                        if (sees(t, b, h, i, j)) any = seen[j] = 1;
+                    if (!any) spoil(q + at_of(&p->q_stride, t, b, i, h, t->cu_q), p->head_dim_qk);
+                }
+            for (int64_t j = 0; j < lk; j++) {
+                if (seen[j]) continue;
+                spoil(k + at_of(&p->k_stride, t, b, j, hk, t->cu_k), p->head_dim_qk);
+                spoil(v + at_of(&p->v_stride, t, b, j, hk, t->cu_k), p->head_dim_v);
+            }
+            free(seen);
+        }
+}
+
+/* ------------------------------------------------------------------------------------------------ against the reference */
 
 typedef struct {
     double o, lse; /* error / bound */
 } ratios;
 
-/* What f16 P adds to the bound of a policy with f32 P: half an ulp of every weight, or half the smallest subnormal. The
- * sum of weights is at least 1. And tensor cores truncate where f32 rounds: twice the bound. */
+/* What P in 16 bits adds to the bound of a policy with f32 P: half an ulp of every weight, or half the smallest subnormal.
+ * The sum of weights is at least 1. And tensor cores truncate where f32 rounds: twice the bound. */
 static double allowed(double bound, double abs_pv, const test_case *c)
 {
-    return 2. * bound + 0x1p-11 * abs_pv * 1.01 + (double)c->lk * 0x1p-25 * 4.;
+    return 2. * bound + (c->bf16 ? 0x1p-8 : 0x1p-11) * abs_pv * 1.01 + (double)c->lk * 0x1p-25 * 4.;
 }
 
 static int is_worse(double *ratio, double x, double reference, double allowed)
@@ -164,32 +436,41 @@ static int is_worse(double *ratio, double x, double reference, double allowed)
     return !(r <= 1.);
 }
 
-static int64_t compare(const test_case *c, const tlamp_problem *p, const tlamp_tensors *x, const test_data *t,
-                       const uint16_t *o, const float *lse, ratios *worst)
+static double output_of(const test_data *t, const void *o, int64_t at)
 {
+    if (t->problem.o_dtype == TLAMP_F32) return (double)((const float *)o)[at];
+    const uint16_t h = ((const uint16_t *)o)[at];
+    return (double)(t->problem.o_dtype == TLAMP_F16 ? tlamp_f16_to_f32(h) : tlamp_bf16_to_f32(h));
+}
+
+static int64_t compare(const test_case *c, const test_data *t, const void *o, const float *lse, ratios *worst)
+{
+    const tlamp_problem *p = &t->problem;
     tlamp_error err = {.struct_size = sizeof err};
     tlamp_reference_outputs r = {.struct_size = sizeof r};
-    r.o = allocate(t->o, 8);
-    r.o_bound = allocate(t->o, 8);
-    r.abs_pv = allocate(t->o, 8);
-    r.lse = allocate(t->lse, 8);
-    r.lse_bound = allocate(t->lse, 8);
+    const int64_t rows = p->varlen ? p->total_q : c->batch * c->lq, elements = rows * c->heads_q * c->dv;
+    r.o = allocate(elements, 8);
+    r.o_bound = allocate(elements, 8);
+    r.abs_pv = allocate(elements, 8);
+    r.lse = allocate(rows * c->heads_q, 8);
+    r.lse_bound = allocate(rows * c->heads_q, 8);
     tlamp_exec exec;
     tlamp_exec_init(&exec, sizeof exec);
-    must(tlamp_reference(p, x, &r, &exec, &err), &err);
-    int64_t bad = 0, first = -1;
+    must(tlamp_reference(p, &t->tensors, &r, &exec, &err), &err);
+    int64_t bad = 0, bad_lse = 0, first = -1;
     double first_value = 0, first_truth = 0, first_allowed = 0;
     for (int64_t b = 0; b < c->batch; b++)
         for (int64_t h = 0; h < c->heads_q; h++)
-            for (int64_t i = 0; i < c->lq; i++) {
-                const int64_t row = b * c->lq + i, l = h * c->batch * c->lq + row;
-                const double y = (double)lse[b * p->lse_stride.batch + h * p->lse_stride.head + i * p->lse_stride.seq];
-                bad += is_worse(&worst->lse, y, r.lse[l], r.lse_bound[l] * 2. + 0x1p-20 * (1. + fabs(r.lse[l])));
-                const uint16_t *o_row = o + b * p->o_stride.batch + h * p->o_stride.head + i * p->o_stride.seq;
-                for (int64_t e = 0; e < c->d; e++) {
-                    const int64_t at = (row * c->heads_q + h) * c->d + e;
-                    const double limit = allowed(r.o_bound[at], r.abs_pv[at], c),
-                                 value = (double)tlamp_f16_to_f32(o_row[e]);
+            for (int64_t i = 0; i < lq_of(t, b); i++) {
+                const int64_t row = (p->varlen ? t->cu_q[b] : b * c->lq) + i, l = h * rows + row;
+                const int64_t lse_at = (p->varlen ? 0 : b * p->lse_stride.batch) + h * p->lse_stride.head +
+                                       (p->varlen ? row : i) * p->lse_stride.seq;
+                bad_lse += is_worse(&worst->lse, (double)lse[lse_at], r.lse[l],
+                                    r.lse_bound[l] * 2. + 0x1p-20 * (1. + fabs(r.lse[l])));
+                const int64_t o_at = at_of(&p->o_stride, t, b, i, h, t->cu_q);
+                for (int64_t e = 0; e < c->dv; e++) {
+                    const int64_t at = (row * c->heads_q + h) * c->dv + e;
+                    const double limit = allowed(r.o_bound[at], r.abs_pv[at], c), value = output_of(t, o, o_at + e);
                     if (!is_worse(&worst->o, value, r.o[at], limit)) continue;
                     if (!bad++ || first < 0) {
                         first = at;
@@ -199,75 +480,48 @@ static int64_t compare(const test_case *c, const tlamp_problem *p, const tlamp_t
                     }
                 }
             }
-    if (bad)
-        printf("FAIL %s\n     %lld elements out of bound; o[%lld] is %.6g, should be %.6g +- %.2g\n", name_of(c),
-               (long long)bad, (long long)first, first_value, first_truth, first_allowed);
+    if (bad || bad_lse)
+        printf("FAIL %s\n     %lld of %lld elements, %lld of %lld LSE out of bound; o[%lld] is %.6g, should be %.6g +- "
+               "%.2g\n",
+               name_of(c), (long long)bad, (long long)elements, (long long)bad_lse, (long long)(rows * c->heads_q),
+               (long long)first, first_value, first_truth, first_allowed);
     free(r.o);
     free(r.o_bound);
     free(r.abs_pv);
     free(r.lse);
     free(r.lse_bound);
-    return bad;
+    return bad + bad_lse;
 }
+
+enum { RUNS = 3 };
 
 static int test(const test_case *c, ratios *worst)
 {
-    tlamp_error err = {.struct_size = sizeof err};
-    tlamp_policy policy;
-    tlamp_policy_init(&policy, sizeof policy);
-    policy.kind = c->percent == 0 ? TLAMP_POLICY_HIGH : c->percent == 100 ? TLAMP_POLICY_INT8 : TLAMP_POLICY_ROUTED;
-    tlamp_problem p;
-    tlamp_problem_init(&p, sizeof p);
-    p.batch = c->batch;
-    p.max_seqlen_q = c->lq;
-    p.max_seqlen_k = c->lk;
-    p.num_heads_q = c->heads_q;
-    p.num_heads_k = c->heads_k;
-    p.head_dim_qk = p.head_dim_v = c->d;
-    p.q_dtype = p.k_dtype = p.v_dtype = p.o_dtype = TLAMP_F16;
-    p.mask = c->mask;
-    p.policy = &policy;
-    must(tlamp_set_strides(&p, c->layout, &err), &err);
-
-    tlamp_geometry geometry;
-    tlamp_geometry_init(&geometry, sizeof geometry);
-    geometry.seqlen_q = c->lq;
-    geometry.seqlen_k = c->lk;
-    geometry.mask = c->mask;
+    static const char *const runs[RUNS] = {"", "the second run",
+                                           "the run from host memory, with NaN in what is hidden,"};
     test_data t;
-    make_data(&t, c, &geometry);
-    tlamp_tensors x;
-    tlamp_tensors_init(&x, sizeof x);
-    x.q = t.q_data;
-    x.k = t.k_data;
-    x.v = t.v_data;
-    if (policy.kind == TLAMP_POLICY_ROUTED) {
-        x.words = t.words_data;
-        x.words_stride_row = 1;
-        x.words_stride_head = tlamp_layout_words(&geometry);
-        x.words_stride_batch = x.words_stride_head * c->heads_k;
+    make_data(&t, c);
+    void *o[RUNS], *lse[RUNS];
+    int bad = 0;
+    for (int i = 0; i < RUNS; i++) {
+        o[i] = allocate((int64_t)t.arrays[O].bytes, 1);
+        lse[i] = allocate((int64_t)t.arrays[LSE].bytes, 1);
+        if (i == 2) {
+            bad = compare(c, &t, o[0], lse[0], worst) != 0;
+            spoil_hidden(&t);
+        }
+        run_case(&t, i < 2 ? TLAMP_MEMORY_DEVICE : TLAMP_MEMORY_HOST, o[i], lse[i]);
+        if (memcmp(o[0], o[i], t.arrays[O].bytes) != 0 || memcmp(lse[0], lse[i], t.arrays[LSE].bytes) != 0) {
+            printf("FAIL %s\n     %s differs\n", name_of(c), runs[i]);
+            bad = 1;
+        }
     }
-
-    uint16_t *o[3];
-    float *lse[3];
-    int differs = 0;
-    for (int i = 0; i < 3; i++) {
-        o[i] = allocate(t.o, 2);
-        lse[i] = allocate(t.lse, 4);
-        run_case(&p, &x, &t, i < 2 ? TLAMP_MEMORY_DEVICE : TLAMP_MEMORY_HOST, o[i], lse[i]);
-        differs |= memcmp(o[0], o[i], (size_t)t.o * 2) != 0 || memcmp(lse[0], lse[i], (size_t)t.lse * 4) != 0;
-    }
-    if (differs) printf("FAIL %s\n     runs differ\n", name_of(c));
-    const int bad = compare(c, &p, &x, &t, o[0], lse[0], worst) != 0;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < RUNS; i++) {
         free(o[i]);
         free(lse[i]);
     }
-    free(t.q_data);
-    free(t.k_data);
-    free(t.v_data);
-    free(t.words_data);
-    return bad || differs;
+    free_data(&t);
+    return bad;
 }
 
 /* ------------------------------------------------------------------------------------------------ all */
@@ -284,25 +538,40 @@ static test_case random_case(uint32_t seed)
     c.lk = lengths[below(12)];
     c.heads_k = 1 + (int32_t)below(2);
     c.heads_q = c.heads_k * groups[below(4)];
-    c.d = below(2) ? 64 : 128;
+    c.d = c.dv = below(2) ? 64 : 128;
     c.percent = percents[below(4)];
     c.mask = (tlamp_mask_kind)below(3);
     c.layout = below(2) ? TLAMP_TENSOR_BSHD : TLAMP_TENSOR_BHSD;
     c.poison = below(3) ? POISON_NONE : 1 + (int32_t)below(POISON_KINDS - 1);
+    c.bf16 = (int32_t)below(2);
+    if (below(3) == 0) return c; /* the plain kernel */
+    static const int32_t dims[] = {1, 8, 20, 32, 40, 64, 72, 80, 96, 112, 128, 160, 192, 200, 256};
+    c.d = dims[below(15)];
+    c.dv = below(2) ? c.d : dims[below(15)];
+    c.batch = 1 + below(3);
+    for (int i = 0; i < FEATURES; i++)
+        if (below(5) == 0) c.features |= 1 << i;
     return c;
 }
 
 int main(int argc, char **argv)
 {
     static const test_case picked[] = {
-        {1, 130, 5000, 2, 1, 128, 50, TLAMP_MASK_NONE, TLAMP_TENSOR_BSHD, POISON_NONE, 1},
-        {1, 130, 5000, 2, 1, 64, 75, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BHSD, POISON_NONE, 2},
-        {1, 300, 12400, 1, 1, 128, 75, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_NONE, 3},
-        {1, 1024, 1024, 2, 2, 128, 100, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BHSD, POISON_NONE, 4},
-        {1, 1024, 1024, 2, 2, 128, 0, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BHSD, POISON_NONE, 5},
-        {1, 130, 0, 1, 1, 64, 100, TLAMP_MASK_NONE, TLAMP_TENSOR_BSHD, POISON_NONE, 6},
-        {1, 0, 130, 1, 1, 64, 50, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_NONE, 7},
-        {0, 130, 130, 1, 1, 128, 0, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_NONE, 8},
+        {1, 130, 5000, 2, 1, 128, 128, 50, TLAMP_MASK_NONE, TLAMP_TENSOR_BSHD, POISON_NONE, 0, 0, 1},
+        {1, 130, 5000, 2, 1, 64, 64, 75, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BHSD, POISON_NONE, 0, 0, 2},
+        {1, 300, 12400, 1, 1, 128, 128, 75, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_NONE, 0, 0, 3},
+        {1, 1024, 1024, 2, 2, 128, 128, 100, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BHSD, POISON_NONE, 0, 0, 4},
+        {1, 1024, 1024, 2, 2, 128, 128, 0, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BHSD, POISON_NONE, 0, 0, 5},
+        {1, 130, 0, 1, 1, 64, 64, 100, TLAMP_MASK_NONE, TLAMP_TENSOR_BSHD, POISON_NONE, 0, 0, 6},
+        {1, 0, 130, 1, 1, 64, 64, 50, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_NONE, 0, 0, 7},
+        {0, 130, 130, 1, 1, 128, 128, 0, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_NONE, 0, 0, 8},
+        {1, 300, 5000, 2, 1, 96, 80, 50, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_NONE, 1, TILES | SMOOTH, 9},
+        {3, 400, 700, 4, 2, 128, 128, 75, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_NONE, 1, VARLEN, 10},
+        {2, 300, 300, 2, 1, 256, 256, 50, TLAMP_MASK_NONE, TLAMP_TENSOR_BHSD, POISON_V, 0, BIAS | SEQUSED, 11},
+        {2, 300, 900, 2, 2, 64, 64, 100, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BHSD, POISON_K, 0, STATE16 | WINDOW, 12},
+        {1, 130, 300, 2, 2, 128, 128, 0, TLAMP_MASK_CAUSAL_TOP_LEFT, TLAMP_TENSOR_BSHD, POISON_V, 1, SINKS, 13},
+        {2, 0, 300, 2, 2, 72, 40, 50, TLAMP_MASK_NONE, TLAMP_TENSOR_BSHD, POISON_NONE, 0, VARLEN | SINKS, 14},
+        {2, 70, 0, 2, 1, 72, 40, 100, TLAMP_MASK_NONE, TLAMP_TENSOR_BSHD, POISON_NONE, 0, SINKS, 15},
     };
     enum { PICKED = sizeof picked / sizeof picked[0] };
     if (tlamp_num_devices() == 0) {

@@ -1,0 +1,690 @@
+/* Executions on NVIDIA GPUs: what the kernels run, the memory they work in, the launches. Host code; the kernels are in
+ * nvptx_*.c. */
+#include "backend.h"
+
+#include <omp.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/exp2.h"
+#include "core/mask.h"
+#include "core/routing.h"
+#include "nvptx.h"
+#include "status.h"
+#include "validate.h"
+
+enum { WIDEST = 256, CODE_ROW = 32 }; /* most channels; codes are padded to multiples of CODE_ROW channels */
+
+/* ------------------------------------------------------------------------------------------------ what it runs */
+
+#define UNSUPPORTED_IF(condition, field, text)                                                                         \
+    do {                                                                                                               \
+        if (condition) return tl_fail(err, TLAMP_UNSUPPORTED, field, "not built for devices: " text);                  \
+    } while (0)
+
+static tlamp_status check_policy(const tlamp_policy *policy, tlamp_error *err)
+{
+    UNSUPPORTED_IF(policy->kind > TLAMP_POLICY_ROUTED, "policy.kind", "anything but HIGH, INT8 and ROUTED");
+    UNSUPPORTED_IF(policy->pv != TLAMP_PV_AUTO, "policy.pv",
+                   "P V other than AUTO, which is P in V's type, sums in f32");
+    if (policy->kind == TLAMP_POLICY_HIGH) return TLAMP_OK;
+    UNSUPPORTED_IF(policy->quantise != TLAMP_QUANTISE_ONCE, "policy.quantise", "quantising on the fly");
+    UNSUPPORTED_IF(policy->hadamard, "policy.hadamard", "rotation of queries and keys");
+    return TLAMP_OK;
+}
+
+/* Keys of a tile in the kernel for so many channels. */
+static int32_t tile_keys(const tlamp_problem *p)
+{
+    const int wide = p->head_dim_qk > 128 || p->head_dim_v > 128 || p->policy->state == TLAMP_STATE_F16;
+    const int32_t most = wide ? 32 : 64;
+    return p->policy->kind == TLAMP_POLICY_HIGH || p->policy->block_n > most ? most : p->policy->block_n;
+}
+
+static int32_t tile_rows(const tlamp_problem *p)
+{
+    const int any = p->policy->kind == TLAMP_POLICY_HIGH || p->policy->block_m > TL_DEVICE_ROWS;
+    return any ? TL_DEVICE_ROWS : p->policy->block_m;
+}
+
+static tlamp_status check_problem(const tlamp_problem *p, tlamp_error *err)
+{
+    static const char *const narrow = "only f16 or bf16, the same for q, k and v: others would be narrowed";
+    UNSUPPORTED_IF(p->q_dtype != TLAMP_F16 && p->q_dtype != TLAMP_BF16, "q_dtype",
+                   "types other than f16 and bf16, which would be narrowed");
+    if (p->k_dtype != p->q_dtype || p->v_dtype != p->q_dtype)
+        return tl_fail(err, TLAMP_UNSUPPORTED, p->k_dtype != p->q_dtype ? "k_dtype" : "v_dtype",
+                       "not built for devices: %s", narrow);
+    UNSUPPORTED_IF(p->head_dim_qk > WIDEST, "head_dim_qk", "head dimensions above 256");
+    UNSUPPORTED_IF(p->head_dim_v > WIDEST, "head_dim_v", "head dimensions above 256");
+    UNSUPPORTED_IF(p->num_policies > 1, "num_policies", "a policy per head");
+    UNSUPPORTED_IF(p->page_size, "page_size", "paged caches");
+    UNSUPPORTED_IF(p->num_splits > 1, "num_splits", "splits of the keys");
+    UNSUPPORTED_IF(p->max_seqlen_q >= 1 << 24, "max_seqlen_q", "2^24 queries or more");
+    UNSUPPORTED_IF(p->max_seqlen_k >= (int64_t)tile_keys(p) << 15, "max_seqlen_k", "2^15 key tiles or more");
+    const int64_t heads = tl_max64(p->num_heads_q, 1);
+    UNSUPPORTED_IF(p->batch > (1 << 30) / heads /
+                                  (tl_ceil_div(p->max_seqlen_q, tile_rows(p)) + tl_ceil_div(p->max_seqlen_k, 64) + 1),
+                   "batch", "2^30 blocks or more");
+    return check_policy(p->policy, err);
+}
+
+static tlamp_status check(const tlamp_plan *plan, const tlamp_tensors *tensors, tlamp_error *err)
+{
+    const tlamp_status s = check_problem(&plan->problem, err);
+    if (s) return s;
+    UNSUPPORTED_IF(tensors->counters, "counters", "counters");
+    return TLAMP_OK;
+}
+
+/* Rows are copied 16 bytes at a time where they can be. */
+static int is_aligned(const void *data, const tlamp_strides *s, int64_t batch, int64_t seq, int64_t heads)
+{
+    return (uintptr_t)data % 16 == 0 && (batch < 2 || s->batch % 8 == 0) && (seq < 2 || s->seq % 8 == 0) &&
+           (heads < 2 || s->head % 8 == 0);
+}
+
+/* Does the kernel for plain problems run it? The tensors' place aside. */
+static int is_plain(const tlamp_problem *p)
+{
+    const tlamp_policy *y = p->policy;
+    const int shape = p->head_dim_v == p->head_dim_qk && (p->head_dim_qk == 64 || p->head_dim_qk == 128) &&
+                      p->o_dtype == p->q_dtype;
+    const int scores = !(p->softcap > 0.f) && p->window_left < 0 && p->window_right < 0 && !p->has_bool_mask &&
+                       !p->has_bias && !p->has_alibi && !p->has_sinks;
+    /* Scores are scaled in one step there; a product of scales must stay a normal number. */
+    const int scale = p->softmax_scale > 0x1p-60f && p->softmax_scale < 0x1p60f;
+    const int blocks = y->block_m == TL_DEVICE_ROWS && y->block_n == TL_DEVICE_KEYS &&
+                       y->quant_block_q == TL_DEVICE_ROWS && y->quant_block_k == TL_DEVICE_KEYS &&
+                       y->scales == TLAMP_SCALES_BLOCK && !y->smooth_k;
+    const int counts = p->batch < (TL_DEVICE_COUNTS - TL_COUNT_READY) / tl_max64(p->num_heads_k, 1);
+    return shape && scores && scale && y->state == TLAMP_STATE_F32 &&
+           (y->kind == TLAMP_POLICY_HIGH || (blocks && counts));
+}
+
+/* ------------------------------------------------------------------------------------------------ sequences */
+
+static int takes_words(const tlamp_problem *p) { return p->policy->kind == TLAMP_POLICY_ROUTED; }
+
+static int takes_codes(const tlamp_problem *p) { return p->policy->kind != TLAMP_POLICY_HIGH; }
+
+/* Words of a routing row of the sequence. */
+static int64_t words_in_row(const tlamp_problem *p, const tlamp_tensors *t, int64_t b)
+{
+    const int64_t keys = tl_sequence_lengths(p, t, b).layout_k;
+    const int32_t block_n = p->policy->block_n, group = t->groups ? t->groups[b] : tl_auto_group(keys, block_n);
+    return tl_ceil_div(tl_num_groups(keys, block_n, group), 64);
+}
+
+/* Sequence b, as if it came first. */
+static tl_device_sequence make_sequence(const tlamp_problem *p, const tlamp_tensors *t, int64_t b)
+{
+    const tl_lengths n = tl_sequence_lengths(p, t, b);
+    const tl_mask_geometry g = tl_mask_make(n.seqlen_q, n.seqlen_k, p->mask != TLAMP_MASK_NONE,
+                                            p->mask == TLAMP_MASK_CAUSAL_TOP_LEFT, p->window_left, p->window_right);
+    const int64_t reach = g.right < 0 ? g.lk : tl_clamp64(g.diagonal + g.right + 1, -g.lq, g.lk);
+    const int64_t seen = g.lq ? tl_clamp64(g.lq - 1 + reach, 0, g.lk) : 0;
+    const int32_t block_n = p->policy->block_n;
+    const int64_t group = takes_words(p) && t->groups ? t->groups[b] : tl_auto_group(n.layout_k, block_n);
+    const int64_t tiles = tl_clamp64(group * (block_n / tile_keys(p)), 1, 1 << 15); /* more are one group, too */
+    return (tl_device_sequence){.q_start = n.q_start,
+                                .k_start = n.k_start,
+                                .batch = (int32_t)b,
+                                .lq = (int32_t)g.lq,
+                                .lk = (int32_t)seen,
+                                .reach = (int32_t)reach,
+                                .floor = (int32_t)(g.left < 0 ? -g.lq : tl_clamp64(g.diagonal - g.left, -g.lq, g.lk)),
+                                .diagonal = (int32_t)(n.seqlen_k - n.seqlen_q),
+                                .group_inverse = (uint32_t)tl_ceil_div(INT64_C(1) << 31, tiles)};
+}
+
+/* What comes before the sequence in tensors and tables. */
+typedef struct {
+    int64_t words;
+    int32_t row_tiles, q_blocks, k_blocks;
+} passed;
+
+static void pass(passed *so_far, const tlamp_problem *p, const tlamp_tensors *t, const tl_device_sequence *s)
+{
+    so_far->words += p->varlen ? tl_ceil_div(s->lq, p->policy->block_m) * t->words_stride_row : t->words_stride_batch;
+    so_far->row_tiles += (int32_t)tl_ceil_div(s->lq, tile_rows(p));
+    so_far->q_blocks += (int32_t)tl_ceil_div(s->lq, TL_DEVICE_ROWS);
+    so_far->k_blocks += (int32_t)tl_ceil_div(s->lk, TL_DEVICE_KEYS);
+}
+
+/* Sequence b behind what has passed. */
+static tl_device_sequence next_sequence(passed *so_far, const tlamp_problem *p, const tlamp_tensors *t, int64_t b)
+{
+    tl_device_sequence s = make_sequence(p, t, b);
+    s.words = so_far->words;
+    s.row_tiles = so_far->row_tiles;
+    s.q_blocks = so_far->q_blocks;
+    s.k_blocks = so_far->k_blocks;
+    pass(so_far, p, t, &s);
+    return s;
+}
+
+static int are_alike(const tlamp_problem *p, const tlamp_tensors *t)
+{
+    if (p->varlen || p->has_seqused_k) return 0;
+    for (int64_t b = 1; b < p->batch && takes_words(p) && t->groups; b++)
+        if (t->groups[b] != t->groups[0]) return 0;
+    return 1;
+}
+
+/* ------------------------------------------------------------------------------------------------ device memory */
+
+static int64_t most_k_blocks(const tlamp_problem *p)
+{
+    return p->varlen ? p->total_k / TL_DEVICE_KEYS + p->batch : p->batch * tl_ceil_div(p->max_seqlen_k, TL_DEVICE_KEYS);
+}
+
+/* What the general kernels keep between them; the plain one needs no more. */
+static void lay_out(tl_device_call *c, const tlamp_problem *p, tl_arena *a)
+{
+    const int64_t q_blocks = p->varlen ? p->total_q / TL_DEVICE_ROWS + p->batch
+                                       : p->batch * tl_ceil_div(p->max_seqlen_q, TL_DEVICE_ROWS);
+    const int64_t k_blocks = most_k_blocks(p);
+    const int64_t queries = p->num_heads_q * q_blocks * TL_DEVICE_ROWS;
+    const int64_t keys = p->num_heads_k * k_blocks * TL_DEVICE_KEYS, row = tl_round_up(p->head_dim_qk, CODE_ROW);
+    const int smooth = p->policy->smooth_k, scattered = p->has_bool_mask || p->has_bias;
+    c->sequences = tl_take_array(a, p->batch, sizeof *c->sequences);
+    if (!takes_codes(p)) return;
+    c->q_codes = tl_take_array(a, queries, (size_t)row);
+    c->k_codes = tl_take_array(a, keys, (size_t)row);
+    c->q_scale = tl_take_array(a, queries, sizeof(float));
+    c->k_scale = tl_take_array(a, keys, sizeof(float));
+    c->q_flags = tl_take_array(a, queries / 16, 1);
+    c->k_flags = tl_take_array(a, keys / 16, 1);
+    if (scattered) c->q_seen = tl_take_array(a, queries, 1);
+    if (scattered) c->k_seen = tl_take_array(a, keys, 1);
+    if (smooth) c->q_mean = tl_take_array(a, queries, sizeof(float));
+    if (smooth) c->mean = tl_take_array(a, p->batch * p->num_heads_k, sizeof(float) * (size_t)p->head_dim_qk);
+}
+
+/* The same for the plain kernel, which quantises Q itself. */
+static void lay_out_plain(tl_device_call *c, const tlamp_problem *p, tl_arena *a)
+{
+    const int64_t blocks = p->num_heads_k * most_k_blocks(p);
+    c->sequences = tl_take_array(a, p->batch, sizeof *c->sequences);
+    if (!takes_codes(p)) return;
+    c->k_codes = tl_take_array(a, blocks, (size_t)p->head_dim_qk * TL_DEVICE_KEYS);
+    c->k_scale = tl_take_array(a, blocks, sizeof(float));
+}
+
+static size_t workspace_bytes(const tlamp_plan *plan)
+{
+    if (check_problem(&plan->problem, NULL)) return 0;
+    tl_device_call c;
+    tl_arena a = {NULL, 0};
+    lay_out(&c, &plan->problem, &a); /* not less than the plain kernel's */
+    return a.used;
+}
+
+/* Counts that are all 0 (nvptx.h), kept from call to call: one array for each call that runs at the same time. */
+enum { DEVICES = 16, IDLE = 8 };
+static _Atomic(uint32_t *) idle_counts[DEVICES][IDLE];
+
+static uint32_t *take_counts(int32_t device)
+{
+    for (int i = 0; i < IDLE && device < DEVICES; i++) {
+        uint32_t *counts = atomic_exchange(&idle_counts[device][i], NULL);
+        if (counts) return counts;
+    }
+    const size_t bytes = sizeof(uint32_t) * TL_DEVICE_COUNTS;
+    uint32_t *counts = omp_target_alloc(bytes, device), *zeros = calloc(1, bytes);
+    const int failed = !counts || !zeros ||
+                       omp_target_memcpy(counts, zeros, bytes, 0, 0, device, omp_get_initial_device());
+    free(zeros);
+    if (!failed) return counts;
+    if (counts) omp_target_free(counts, device);
+    return NULL;
+}
+
+static void give_counts(uint32_t *counts, int32_t device)
+{
+    for (int i = 0; i < IDLE && device < DEVICES; i++) {
+        uint32_t *none = NULL;
+        if (atomic_compare_exchange_strong(&idle_counts[device][i], &none, counts)) return;
+    }
+    omp_target_free(counts, device);
+}
+
+static tlamp_status no_memory(size_t bytes, tlamp_error *err)
+{
+    return tl_fail(err, TLAMP_OUT_OF_MEMORY, "device", "no device memory for %zu bytes", bytes);
+}
+
+/* ------------------------------------------------------------------------------------------------ launches */
+
+static tl_device_call make_call(const tlamp_problem *p, const tlamp_tensors *t, int32_t device)
+{
+    const tlamp_policy *y = p->policy;
+    const int packed = p->varlen;
+    tl_device_call c = {.q = t->q, .k = t->k, .v = t->v, .o = t->o, .lse = t->lse, .device = device};
+    c.q_batch = packed ? 0 : p->q_stride.batch;
+    c.q_head = p->q_stride.head;
+    c.q_seq = p->q_stride.seq;
+    c.k_batch = packed ? 0 : p->k_stride.batch;
+    c.k_head = p->k_stride.head;
+    c.k_seq = p->k_stride.seq;
+    c.v_batch = packed ? 0 : p->v_stride.batch;
+    c.v_head = p->v_stride.head;
+    c.v_seq = p->v_stride.seq;
+    c.o_batch = packed ? 0 : p->o_stride.batch;
+    c.o_head = p->o_stride.head;
+    c.o_seq = p->o_stride.seq;
+    c.lse_batch = packed ? 0 : p->lse_stride.batch;
+    c.lse_head = p->lse_stride.head;
+    c.lse_seq = p->lse_stride.seq;
+    if (takes_words(p)) c.words = t->words;
+    c.words_batch = t->words_stride_batch;
+    c.words_head = t->words_stride_head;
+    c.words_row = t->words_stride_row;
+    c.batch = (int32_t)p->batch;
+    c.heads_q = p->num_heads_q;
+    c.group_heads = p->num_heads_q / p->num_heads_k;
+    c.causal = p->mask != TLAMP_MASK_NONE;
+    c.logit_scale = p->softmax_scale * TL_LOG2E;
+    c.bf16 = p->q_dtype == TLAMP_BF16;
+
+    if (p->has_bool_mask) c.bool_mask = t->bool_mask;
+    c.mask_batch = p->bool_mask_stride.batch;
+    c.mask_head = p->bool_mask_stride.head;
+    c.mask_q = p->bool_mask_stride.q;
+    c.mask_k = p->bool_mask_stride.k;
+    if (p->has_bias) c.bias = t->bias;
+    c.bias_batch = p->bias_stride.batch;
+    c.bias_head = p->bias_stride.head;
+    c.bias_q = p->bias_stride.q;
+    c.bias_k = p->bias_stride.k;
+    c.bias_dtype = p->bias_dtype;
+    if (p->has_alibi) c.alibi = t->alibi_slopes;
+    c.alibi_batch = p->alibi_batch_stride;
+    if (p->has_sinks) c.sinks = t->sinks;
+    c.o_dtype = p->o_dtype;
+    c.d = p->head_dim_qk;
+    c.dv = p->head_dim_v;
+    c.int8 = takes_codes(p);
+    c.tile_rows = tile_rows(p);
+    c.tile_keys = tile_keys(p);
+    c.block_m = y->block_m;
+    c.quant_q = y->scales == TLAMP_SCALES_TOKEN ? 0 : y->quant_block_q;
+    c.quant_k = y->scales == TLAMP_SCALES_TOKEN ? 0 : y->quant_block_k;
+    c.scales_f16 = y->scales == TLAMP_SCALES_BLOCK_F16;
+    c.softmax_scale = p->softmax_scale;
+    c.softcap = p->softcap;
+    return c;
+}
+
+static tlamp_status launched(int on_host, tlamp_error *err)
+{
+    return on_host ? tl_fail(err, TLAMP_DEVICE_ERROR, "device", "the OpenMP runtime could not launch the kernel")
+                   : TLAMP_OK;
+}
+
+static tlamp_status launch_plain(tl_device_call *c, int int8, tlamp_error *err)
+{
+    static tl_device_launch *const kernels[3][2][2] = {
+        {{tl_nvptx_high_d64_f16, tl_nvptx_high_d64_bf16}, {tl_nvptx_high_d128_f16, tl_nvptx_high_d128_bf16}},
+        {{tl_nvptx_routed_d64_f16, tl_nvptx_routed_d64_bf16}, {tl_nvptx_routed_d128_f16, tl_nvptx_routed_d128_bf16}},
+        {{tl_nvptx_tall_d64_f16, tl_nvptx_tall_d64_bf16}, {tl_nvptx_tall_d128_f16, tl_nvptx_tall_d128_bf16}}};
+    if (c->all_row_tiles == 0) return TLAMP_OK;
+    /* Heads whose K and V take 32 MiB: most of the 40 MiB of an A100's cache. */
+    const int64_t heads = c->sequences ? c->heads_q : (int64_t)c->batch * c->heads_q;
+    const int64_t keys = tl_max64(c->sequences ? (int64_t)c->all_k_blocks * TL_DEVICE_KEYS : c->lk, 1);
+    c->heads_apart = (int32_t)tl_clamp64((32 << 20) / (keys * c->d * 4) * c->group_heads, 1, heads);
+    /* Measured: tall blocks are 1 to 2 % faster where there are enough of them and all rows see alike. */
+    const int tall = !c->causal && !c->sequences && heads * c->lq >= INT64_C(2000) * TL_DEVICE_ROWS;
+    if (!int8 || c->all_k_blocks == 0) return launched(kernels[tall ? 2 : 0][c->d == 128][c->bf16](c), err);
+    c->counts = take_counts(c->device);
+    if (!c->counts) return no_memory(sizeof(uint32_t) * TL_DEVICE_COUNTS, err);
+    const tlamp_status s = launched(kernels[1][c->d == 128][c->bf16](c), err);
+    if (!s) give_counts(c->counts, c->device); /* after a failure nobody knows what they hold */
+    return s;
+}
+
+static tlamp_status launch_general(const tl_device_call *c, int state16, tlamp_error *err)
+{
+    static tl_device_launch *const kernels[4][2] = {
+        {tl_nvptx_general_d64_f16, tl_nvptx_general_d64_bf16},
+        {tl_nvptx_general_d128_f16, tl_nvptx_general_d128_bf16},
+        {tl_nvptx_general_d256_f16, tl_nvptx_general_d256_bf16},
+        {tl_nvptx_state16_f16, tl_nvptx_state16_bf16},
+    };
+    const int32_t d = c->d > c->dv ? c->d : c->dv;
+    int on_host = 0;
+    if (c->all_row_tiles == 0) return TLAMP_OK;
+    if (c->int8 && c->q_seen) on_host |= tl_nvptx_survey(c);
+    if (c->int8 && c->mean) on_host |= c->bf16 ? tl_nvptx_mean_bf16(c) : tl_nvptx_mean_f16(c);
+    if (c->int8) on_host |= c->bf16 ? tl_nvptx_quantise_bf16(c) : tl_nvptx_quantise_f16(c);
+    on_host |= kernels[state16 ? 3 : d <= 64 ? 0 : d <= 128 ? 1 : 2][c->bf16](c);
+    return launched(on_host, err);
+}
+
+/* Fills what follows from the lengths, and the table of sequences on the device where they differ. */
+static tlamp_status set_sequences(tl_device_call *c, const tlamp_problem *p, const tlamp_tensors *t, tlamp_error *err)
+{
+    passed all = {0, 0, 0, 0};
+    tlamp_status status = TLAMP_OK;
+    const int alike = are_alike(p, t);
+    tl_device_sequence *table = alike ? NULL : malloc(sizeof *table * (size_t)p->batch);
+    if (!alike && !table) return tl_fail(err, TLAMP_OUT_OF_MEMORY, "batch", "no memory for a table of sequences");
+    for (int64_t b = 0; b < (alike ? 1 : p->batch); b++) {
+        const tl_device_sequence s = next_sequence(&all, p, t, b);
+        if (table) table[b] = s;
+        c->lq = s.lq;
+        c->lk = s.lk;
+        c->reach = s.reach;
+        c->floor = s.floor;
+        c->diagonal = s.diagonal;
+        c->group_inverse = s.group_inverse;
+    }
+    const int32_t times = alike ? (int32_t)p->batch : 1;
+    c->all_row_tiles = all.row_tiles * times;
+    c->all_q_blocks = all.q_blocks * times;
+    c->all_k_blocks = all.k_blocks * times;
+    if (table && omp_target_memcpy((void *)(uintptr_t)c->sequences, table, sizeof *table * (size_t)p->batch, 0, 0,
+                                   c->device, omp_get_initial_device()))
+        status = tl_fail(err, TLAMP_DEVICE_ERROR, "device", "a copy failed");
+    if (!table) c->sequences = NULL;
+    free(table);
+    return status;
+}
+
+/* On device memory; work: the device's workspace. */
+static tlamp_status run(tl_device_call *c, const tlamp_problem *p, const tlamp_tensors *t, void *work, tlamp_error *err)
+{
+    const int64_t batches = p->varlen ? 1 : p->batch, lq = p->varlen ? p->total_q : p->max_seqlen_q,
+                  lk = p->varlen ? p->total_k : p->max_seqlen_k;
+    const tlamp_strides q = {c->q_batch, c->q_seq, c->q_head, 1}, k = {c->k_batch, c->k_seq, c->k_head, 1},
+                        v = {c->v_batch, c->v_seq, c->v_head, 1}, o = {c->o_batch, c->o_seq, c->o_head, 1};
+    c->unaligned = !is_aligned(c->q, &q, batches, lq, p->num_heads_q) |
+                   !is_aligned(c->k, &k, batches, lk, p->num_heads_k) << 1 |
+                   !is_aligned(c->v, &v, batches, lk, p->num_heads_k) << 2;
+    int plain = is_plain(p) && !c->unaligned && is_aligned(c->o, &o, batches, lq, c->heads_q);
+    for (int64_t b = 0; b < p->batch && takes_words(p); b++) plain &= words_in_row(p, t, b) <= 1;
+    tl_arena a = {work, 0};
+    if (plain)
+        lay_out_plain(c, p, &a);
+    else
+        lay_out(c, p, &a);
+    const tlamp_status s = set_sequences(c, p, t, err);
+    if (s) return s;
+    return plain ? launch_plain(c, takes_codes(p), err) : launch_general(c, p->policy->state == TLAMP_STATE_F16, err);
+}
+
+/* Device memory of so many bytes: the caller's where there is some. */
+static tlamp_status run_device_memory(const tlamp_plan *plan, const tlamp_tensors *t, int32_t device, void *workspace,
+                                      size_t bytes, tlamp_error *err)
+{
+    const size_t need = workspace_bytes(plan);
+    void *own = NULL;
+    if (workspace && bytes < need)
+        return tl_fail(err, TLAMP_WORKSPACE_TOO_SMALL, "workspace_bytes", "%zu: the device needs %zu", bytes, need);
+    const int bare = is_plain(&plan->problem) && !takes_codes(&plan->problem);
+    tl_device_call c = make_call(&plan->problem, t, device);
+    if (!workspace && !(bare && are_alike(&plan->problem, t))) {
+        own = workspace = omp_target_alloc(need, device);
+        if (!own) return no_memory(need, err);
+    }
+    const tlamp_status s = run(&c, &plan->problem, t, workspace, err);
+    if (own) omp_target_free(own, device);
+    return s;
+}
+
+/* ------------------------------------------------------------------------------------------------ host memory */
+
+/* A tensor of the caller's and its dense copy, of which a part or all travels. */
+typedef struct {
+    const void *strided;
+    int64_t extent[4], stride[4];
+    size_t element;
+} view;
+
+static int64_t count_of(const view *x) { return x->extent[0] * x->extent[1] * x->extent[2] * x->extent[3]; }
+
+/* Strides of the dense copy: 0 where the tensor is broadcast. */
+static void dense_strides(const view *x, int64_t stride[4])
+{
+    int64_t step = 1;
+    for (int i = 3; i >= 0; i--) {
+        stride[i] = x->stride[i] ? step : 0;
+        step *= x->stride[i] ? x->extent[i] : 1;
+    }
+}
+
+/* Elements that all have: extents of broadcast dimensions count as 1. */
+static view without_broadcast(view x)
+{
+    for (int i = 0; i < 4; i++)
+        if (x.stride[i] == 0) x.extent[i] = 1;
+    return x;
+}
+
+/* Rows of the strided tensor into the dense one (whose strides are given), or back. */
+static void move(const view *x, const int64_t dense[4], void *copy, int back)
+{
+    const int whole = x->stride[3] == 1 && dense[3] == 1;
+    const size_t piece = x->element * (size_t)(whole ? x->extent[3] : 1);
+    for (int64_t a = 0; a < x->extent[0]; a++)
+        for (int64_t b = 0; b < x->extent[1]; b++)
+            for (int64_t c = 0; c < x->extent[2]; c++)
+                for (int64_t d = 0; d < (whole ? 1 : x->extent[3]); d++) {
+                    const int64_t from = a * x->stride[0] + b * x->stride[1] + c * x->stride[2] + d * x->stride[3];
+                    const int64_t to = a * dense[0] + b * dense[1] + c * dense[2] + d * dense[3];
+                    unsigned char *there = (unsigned char *)(uintptr_t)x->strided + from * (int64_t)x->element;
+                    unsigned char *here = (unsigned char *)copy + to * (int64_t)x->element;
+                    memcpy(back ? there : here, back ? here : there, piece);
+                }
+}
+
+/* Where everything lies in the one piece of memory that travels, as offsets. */
+typedef struct {
+    view q, k, v, words, mask, bias, alibi, sinks, o, lse;
+    size_t q_at, k_at, v_at, words_at, mask_at, bias_at, alibi_at, sinks_at, o_at, lse_at, bytes;
+    int64_t words_row; /* most words of a routing row */
+} staging;
+
+static size_t place(const view *x, tl_arena *a)
+{
+    const size_t at = a->used;
+    (void)tl_take_array(a, x->strided ? count_of(x) : 0, x->element);
+    return at;
+}
+
+static size_t size_of(tlamp_dtype dtype) { return dtype == TLAMP_F32 ? 4 : 2; }
+
+static view rows_view(const void *data, const tlamp_strides *s, int64_t batch, int64_t heads, int64_t rows, int64_t d,
+                      tlamp_dtype dtype)
+{
+    return (view){data, {batch, heads, rows, d}, {s->batch, s->head, s->seq, 1}, size_of(dtype)};
+}
+
+static view scores_view(const void *data, const tlamp_score_strides *s, const tlamp_problem *p, size_t element)
+{
+    const view x = {
+        data, {p->batch, p->num_heads_q, p->max_seqlen_q, p->max_seqlen_k}, {s->batch, s->head, s->q, s->k}, element};
+    return without_broadcast(x);
+}
+
+static staging lay_out_staging(const tlamp_problem *p, const tlamp_tensors *t)
+{
+    staging s = {.words_row = 1};
+    const int64_t batch = p->varlen ? 1 : p->batch;
+    const int64_t lq = p->varlen ? t->cu_seqlens_q[p->batch] : p->max_seqlen_q;
+    const int64_t lk = p->varlen ? t->cu_seqlens_k[p->batch] : p->max_seqlen_k;
+    int64_t routing_rows = 0;
+    for (int64_t b = 0; b < p->batch && takes_words(p); b++) {
+        routing_rows += tl_ceil_div(tl_sequence_lengths(p, t, b).seqlen_q, p->policy->block_m);
+        s.words_row = tl_max64(s.words_row, words_in_row(p, t, b));
+    }
+    s.q = rows_view(t->q, &p->q_stride, batch, p->num_heads_q, lq, p->head_dim_qk, p->q_dtype);
+    s.k = rows_view(t->k, &p->k_stride, batch, p->num_heads_k, lk, p->head_dim_qk, p->k_dtype);
+    s.v = rows_view(t->v, &p->v_stride, batch, p->num_heads_k, lk, p->head_dim_v, p->v_dtype);
+    s.o = rows_view(t->o, &p->o_stride, batch, p->num_heads_q, lq, p->head_dim_v, p->o_dtype);
+    const tlamp_lse_strides *l = &p->lse_stride;
+    s.lse = (view){t->lse, {batch, p->num_heads_q, lq, 1}, {l->batch, l->head, l->seq, 1}, sizeof(float)};
+    if (takes_words(p)) /* the copy is [KV head][routing row of all sequences][word] */
+        s.words = (view){t->words, {1, p->num_heads_k, routing_rows, s.words_row}, {1, 1, 1, 1}, sizeof(uint64_t)};
+    if (p->has_bool_mask) s.mask = scores_view(t->bool_mask, &p->bool_mask_stride, p, 1);
+    if (p->has_bias) s.bias = scores_view(t->bias, &p->bias_stride, p, size_of(p->bias_dtype));
+    if (p->has_alibi)
+        s.alibi = without_broadcast(
+            (view){t->alibi_slopes, {1, 1, p->batch, p->num_heads_q}, {1, 1, p->alibi_batch_stride, 1}, sizeof(float)});
+    if (p->has_sinks) s.sinks = (view){t->sinks, {1, 1, 1, p->num_heads_q}, {1, 1, 1, 1}, sizeof(float)};
+
+    tl_arena a = {NULL, 0};
+    s.q_at = place(&s.q, &a);
+    s.k_at = place(&s.k, &a);
+    s.v_at = place(&s.v, &a);
+    s.words_at = place(&s.words, &a);
+    s.mask_at = place(&s.mask, &a);
+    s.bias_at = place(&s.bias, &a);
+    s.alibi_at = place(&s.alibi, &a);
+    s.sinks_at = place(&s.sinks, &a);
+    s.o_at = place(&s.o, &a); /* outputs last: only they come back */
+    s.lse_at = place(&s.lse, &a);
+    s.bytes = a.used;
+    return s;
+}
+
+static void move_all(const view *x, void *copy, int back)
+{
+    int64_t dense[4];
+    if (!x->strided) return;
+    view whole = *x;
+    for (int i = 0; i < 4; i++) whole.stride[i] = 1;
+    dense_strides(&whole, dense);
+    move(x, dense, copy, back);
+}
+
+/* Scores of sequence after sequence, each within its own lengths: nothing else need exist. */
+static void gather_scores(const view *x, const tlamp_problem *p, const tlamp_tensors *t, void *copy)
+{
+    int64_t dense[4];
+    if (!x->strided) return;
+    dense_strides(x, dense);
+    for (int64_t b = 0; b < p->batch; b++) {
+        const tl_lengths n = tl_sequence_lengths(p, t, b);
+        view one = *x;
+        one.strided = (const unsigned char *)x->strided + b * x->stride[0] * (int64_t)x->element;
+        one.extent[0] = 1;
+        one.extent[2] = tl_min64(one.extent[2], n.seqlen_q);
+        one.extent[3] = tl_min64(one.extent[3], n.seqlen_k);
+        move(&one, dense, (unsigned char *)copy + b * dense[0] * (int64_t)x->element, 0);
+    }
+}
+
+static void gather_words(const staging *s, const tlamp_problem *p, const tlamp_tensors *t, uint64_t *copy)
+{
+    const int64_t dense[4] = {0, s->words.extent[2] * s->words_row, s->words_row, 1};
+    int64_t before = 0;
+    for (int64_t b = 0; b < p->batch && s->words.strided; b++) {
+        const int64_t rows = tl_ceil_div(tl_sequence_lengths(p, t, b).seqlen_q, p->policy->block_m);
+        const view one = {t->words + (p->varlen ? before * t->words_stride_row : b * t->words_stride_batch),
+                          {1, p->num_heads_k, rows, words_in_row(p, t, b)},
+                          {0, t->words_stride_head, t->words_stride_row, 1},
+                          sizeof(uint64_t)};
+        move(&one, dense, copy + before * s->words_row, 0);
+        before += rows;
+    }
+}
+
+static void gather_all(const staging *s, const tlamp_problem *p, const tlamp_tensors *t, unsigned char *to)
+{
+    move_all(&s->q, to + s->q_at, 0);
+    move_all(&s->k, to + s->k_at, 0);
+    move_all(&s->v, to + s->v_at, 0);
+    gather_words(s, p, t, (uint64_t *)(void *)(to + s->words_at));
+    gather_scores(&s->mask, p, t, to + s->mask_at);
+    gather_scores(&s->bias, p, t, to + s->bias_at);
+    move_all(&s->alibi, to + s->alibi_at, 0);
+    move_all(&s->sinks, to + s->sinks_at, 0);
+}
+
+/* The problem and tensors of the copy on the device. */
+static void describe_copy(tlamp_problem *p, tlamp_tensors *t, const staging *s, unsigned char *at)
+{
+    const int64_t rows_q = s->q.extent[2], rows_k = s->k.extent[2], hq = p->num_heads_q, hk = p->num_heads_k;
+    const int64_t d = p->head_dim_qk, dv = p->head_dim_v;
+    int64_t dense[4];
+    t->q = at + s->q_at;
+    t->k = at + s->k_at;
+    t->v = at + s->v_at;
+    t->o = at + s->o_at;
+    t->lse = t->lse ? (float *)(void *)(at + s->lse_at) : NULL;
+    p->q_stride = (tlamp_strides){hq * rows_q * d, d, rows_q * d, 1};
+    p->k_stride = (tlamp_strides){hk * rows_k * d, d, rows_k * d, 1};
+    p->v_stride = (tlamp_strides){hk * rows_k * dv, dv, rows_k * dv, 1};
+    p->o_stride = (tlamp_strides){hq * rows_q * dv, dv, rows_q * dv, 1};
+    p->lse_stride = (tlamp_lse_strides){hq * rows_q, rows_q, 1};
+    if (takes_words(p)) {
+        t->words = (const uint64_t *)(const void *)(at + s->words_at);
+        t->words_stride_row = s->words_row;
+        t->words_stride_head = s->words.extent[2] * s->words_row;
+        t->words_stride_batch = tl_ceil_div(p->max_seqlen_q, p->policy->block_m) * s->words_row;
+    }
+    if (p->has_bool_mask) {
+        dense_strides(&s->mask, dense);
+        t->bool_mask = at + s->mask_at;
+        p->bool_mask_stride = (tlamp_score_strides){dense[0], dense[1], dense[2], dense[3]};
+    }
+    if (p->has_bias) {
+        dense_strides(&s->bias, dense);
+        t->bias = at + s->bias_at;
+        p->bias_stride = (tlamp_score_strides){dense[0], dense[1], dense[2], dense[3]};
+    }
+    if (p->has_alibi) t->alibi_slopes = (const float *)(const void *)(at + s->alibi_at);
+    if (p->alibi_batch_stride) p->alibi_batch_stride = hq;
+    if (p->has_sinks) t->sinks = (const float *)(const void *)(at + s->sinks_at);
+}
+
+static tlamp_status run_host_memory(const tlamp_plan *plan, const tlamp_tensors *tensors, int32_t device,
+                                    const tlamp_allocator *memory, tlamp_error *err)
+{
+    const staging s = lay_out_staging(&plan->problem, tensors);
+    const size_t work = tl_add_size(s.bytes, 64), bytes = tl_add_size(work, workspace_bytes(plan));
+    const int host = omp_get_initial_device();
+    unsigned char *here = memory->alloc(memory->context, s.bytes, TLAMP_WORKSPACE_ALIGN);
+    unsigned char *there = here ? omp_target_alloc(bytes, device) : NULL;
+    tlamp_status status = TLAMP_OK;
+    if (!there) {
+        status = no_memory(bytes, err);
+    } else {
+        tlamp_problem p = plan->problem;
+        tlamp_tensors t = *tensors;
+        describe_copy(&p, &t, &s, there);
+        gather_all(&s, &plan->problem, tensors, here);
+        int failed = s.o_at && omp_target_memcpy(there, here, s.o_at, 0, 0, device, host);
+        tl_device_call c = make_call(&p, &t, device);
+        if (!failed) status = run(&c, &p, &t, there + work / 64 * 64, err);
+        if (!failed && !status) failed = omp_target_memcpy(here, there, s.bytes - s.o_at, s.o_at, s.o_at, host, device);
+        if (failed) status = tl_fail(err, TLAMP_DEVICE_ERROR, "device", "a copy failed");
+        if (!status) {
+            move_all(&s.o, here + s.o_at, 1);
+            move_all(&s.lse, here + s.lse_at, 1);
+        }
+    }
+    if (there) omp_target_free(there, device);
+    if (here) memory->free(memory->context, here);
+    return status;
+}
+
+static tlamp_status execute(const tlamp_plan *plan, const tlamp_tensors *tensors, const tlamp_exec *exec,
+                            void *workspace, size_t bytes, tlamp_error *err)
+{
+    const tlamp_problem *p = &plan->problem;
+    const tlamp_status s = check(plan, tensors, err);
+    if (s) return s;
+    if (p->batch == 0 || p->num_heads_q == 0 || p->max_seqlen_q == 0) return TLAMP_OK;
+    if (p->varlen && tensors->cu_seqlens_q[p->batch] == 0) return TLAMP_OK;
+    if (exec->memory == TLAMP_MEMORY_DEVICE)
+        return run_device_memory(plan, tensors, exec->device, workspace, bytes, err);
+    const tlamp_allocator memory = tl_allocator(&exec->allocator);
+    return run_host_memory(plan, tensors, exec->device, &memory, err);
+}
+
+extern const tl_backend tl_nvptx_backend;
+const tl_backend tl_nvptx_backend = {"nvptx", workspace_bytes, execute};

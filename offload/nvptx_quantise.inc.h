@@ -1,0 +1,242 @@
+/* Q and K of a general problem to INT8 codes, scales and flags (ALGORITHMS A2), and before that the mean of K under smooth_k.
+ * Codes and scales are those of the CPU; the including file says TL_BF16, TL_MEAN and TL_QUANTISE, the functions' names. */
+#include "nvptx.h"
+
+enum { THREADS = 256, WARPS = THREADS / 32, MOST = 256 / 32 }; /* MOST: channels of a lane, lane + 32 i */
+
+static volatile int ran_on_host;
+
+#ifdef __NVPTX__
+#pragma omp begin declare target device_type(nohost)
+#include "nvptx_scores.h"
+
+/* One token of an operand in a warp's registers, without the mean where there is one. Not finite: amax says so. */
+typedef struct {
+    float x[MOST], amax;
+} token;
+
+TL_INLINE token load_token(const uint16_t *row, const float *mean, int32_t d)
+{
+    token t;
+    uint32_t top = 0;
+    TL_FULLY
+    for (int i = 0; i < MOST; i++) {
+        const int32_t c = tl_thread() % 32 + 32 * i;
+        t.x[i] = c < d ? tl_load_half(row + c) : 0.f;
+        if (mean && c < d) t.x[i] -= mean[c];
+        const uint32_t magnitude = tl_bits(t.x[i]) & 0x7fffffffu; /* these order like magnitudes, NaN on top */
+        top = magnitude > top ? magnitude : top;
+    }
+    TL_FULLY
+    for (int with = 16; with; with >>= 1) {
+        const uint32_t other = tl_swap_bits(top, with);
+        top = other > top ? other : top;
+    }
+    t.amax = tl_float(top);
+    return t;
+}
+
+/* The tokens of one head of one sequence. */
+typedef struct {
+    const uint16_t *x; /* its first token */
+    int64_t stride;
+    int32_t count;       /* tokens */
+    int32_t first, end;  /* those outside are not seen */
+    const uint8_t *seen; /* or NULL */
+    const float *mean;   /* to be taken off; NULL: none */
+    int32_t unit;        /* tokens of a scale; 0: one each */
+    int8_t *codes;       /* of its first token, as the next ones */
+    float *scale;
+    uint8_t *flags;
+} operand;
+
+TL_INLINE int is_used(const operand *o, int32_t t)
+{
+    return t < o->count && t >= o->first && t < o->end && (!o->seen || o->seen[t]);
+}
+
+TL_INLINE tl_quant quant_of(const tl_general_launch *a, float amax)
+{
+    return a->scales_f16 ? tl_quant_make_f16(amax) : tl_quant_make(amax);
+}
+
+/* The largest of what the warps of the block hold. */
+TL_INLINE float block_max(float x)
+{
+    static TL_SHARED_SPACE float of_warp[WARPS];
+    if (tl_thread() % 32 == 0) of_warp[tl_thread() / 32] = x;
+    tl_barrier();
+    TL_FULLY
+    for (int w = 0; w < WARPS; w++) x = tl_max(of_warp[w], x);
+    return x;
+}
+
+/* Tokens [begin, begin + rows) of the operand, 16 to a warp. Their scale's block may reach beyond them. dots: of each token
+ * with `with`; NULL: none. */
+TL_INLINE void quantise(const tl_general_launch *a, const operand *o, int32_t begin, int32_t rows, const float *with,
+                        float *dots)
+{
+    const int32_t warp = tl_thread() / 32, lane = tl_thread() % 32, code_row = (a->d + 31) / 32 * 32;
+    tl_quant shared = {0.f, 0.f};
+    if (o->unit) {
+        const int32_t unit = begin / o->unit * o->unit;
+        float top = 0.f;
+        for (int32_t t = unit + warp; t < unit + o->unit && t < o->count; t += WARPS) {
+            if (!is_used(o, t)) continue;
+            const float amax = load_token(o->x + t * o->stride, o->mean, a->d).amax;
+            if (tl_is_finite(amax)) top = tl_max(amax, top);
+        }
+        shared = quant_of(a, block_max(top));
+    }
+    if (warp * 16 >= rows) return;
+    int flagged = 0;
+    for (int32_t t = begin + warp * 16; t < begin + warp * 16 + 16; t++) {
+        const int used = is_used(o, t);
+        token x = {{0.f}, 0.f};
+        if (used) x = load_token(o->x + t * o->stride, o->mean, a->d);
+        const int finite = tl_is_finite(x.amax);
+        flagged |= !finite;
+        const tl_quant z = o->unit ? shared : quant_of(a, finite ? x.amax : 0.f);
+        TL_FULLY
+        for (int i = 0; i < MOST; i++)
+            if (lane + 32 * i < code_row)
+                o->codes[(int64_t)t * code_row + lane + 32 * i] = (int8_t)(finite ? tl_code(x.x[i], z.inverse) : 0);
+        float dot = 0.f;
+        TL_FULLY
+        for (int i = 0; i < MOST; i++)
+            if (with && lane + 32 * i < a->d) dot += x.x[i] * with[lane + 32 * i];
+        TL_FULLY
+        for (int by = 16; by; by >>= 1) dot += tl_swap(dot, by);
+        if (lane == 0) {
+            o->scale[t] = z.scale != 0.f ? z.scale : 1.f;
+            if (dots) dots[t] = dot;
+        }
+    }
+    if (lane == 0) o->flags[begin / 16 + warp] = (uint8_t)flagged;
+}
+
+TL_INLINE operand keys_of(const tl_general_launch *a, const tl_device_sequence *s, int32_t head)
+{
+    const int64_t at = ((int64_t)head * a->all_k_blocks + s->k_blocks) * TL_DEVICE_KEYS;
+    const int32_t heads = a->heads_q / a->group_heads, code_row = (a->d + 31) / 32 * 32;
+    operand o = {.x = a->k + s->batch * a->k_batch + head * a->k_head + s->k_start * a->k_seq,
+                 .stride = a->k_seq,
+                 .count = s->lk,
+                 .unit = a->quant_k,
+                 .codes = a->k_codes + at * code_row,
+                 .scale = a->k_scale + at,
+                 .flags = a->k_flags + at / 16};
+    if (s->lq > 0) {
+        o.first = row_begins(s, 0);
+        o.end = row_ends(s, s->lq - 1);
+    }
+    if (a->k_seen) o.seen = a->k_seen + at;
+    if (a->mean) o.mean = a->mean + ((int64_t)s->batch * heads + head) * a->d;
+    return o;
+}
+
+TL_INLINE void run_quantise(const tl_general_launch *a)
+{
+    const int32_t q_count = a->heads_q * a->all_q_blocks, code_row = (a->d + 31) / 32 * 32;
+    if (tl_block() >= q_count) {
+        const int32_t at = tl_block() - q_count, head = at / a->all_k_blocks, block = at - head * a->all_k_blocks;
+        const tl_device_sequence s = sequence_of(a, block, OF_K_BLOCKS);
+        const operand o = keys_of(a, &s, head);
+        quantise(a, &o, (block - s.k_blocks) * TL_DEVICE_KEYS, TL_DEVICE_KEYS, NULL, NULL);
+        return;
+    }
+    const int32_t head = tl_block() / a->all_q_blocks, block = tl_block() - head * a->all_q_blocks;
+    const tl_device_sequence s = sequence_of(a, block, OF_Q_BLOCKS);
+    const int64_t at = ((int64_t)head * a->all_q_blocks + s.q_blocks) * TL_DEVICE_ROWS;
+    operand o = {.x = a->q + s.batch * a->q_batch + head * a->q_head + s.q_start * a->q_seq,
+                 .stride = a->q_seq,
+                 .count = s.lq,
+                 .unit = a->quant_q,
+                 .codes = a->q_codes + at * code_row,
+                 .scale = a->q_scale + at,
+                 .flags = a->q_flags + at / 16};
+    /* Rows that see a key by geometry are neighbours: the first one whose keys end behind 0, the last whose begin before lk. */
+    o.first = s.reach < 1 ? 1 - s.reach : 0;
+    o.end = s.lk - s.floor < s.lq ? s.lk - s.floor : s.lq;
+    if (s.floor >= s.reach) o.end = 0; /* an empty window */
+    if (a->q_seen) o.seen = a->q_seen + at;
+    const float *mean = a->mean ? keys_of(a, &s, head / a->group_heads).mean : NULL;
+    quantise(a, &o, (block - s.q_blocks) * TL_DEVICE_ROWS, TL_DEVICE_ROWS, mean, a->q_mean ? a->q_mean + at : NULL);
+}
+
+/* One KV head of one sequence. Sums in a fixed order: each warp's tokens, then the warps. */
+TL_INLINE void run_mean(const tl_general_launch *a)
+{
+    static TL_SHARED_SPACE float sums[WARPS][256];
+    static TL_SHARED_SPACE int32_t counts[WARPS];
+    const int32_t heads = a->heads_q / a->group_heads, b = tl_block() / heads, head = tl_block() - b * heads;
+    const int32_t warp = tl_thread() / 32, lane = tl_thread() % 32;
+    const tl_device_sequence s = sequence_at(a, b);
+    operand o = keys_of(a, &s, head);
+    o.mean = NULL;
+    float sum[MOST] = {0.f};
+    int32_t count = 0;
+    for (int32_t t = warp; t < o.count; t += WARPS) {
+        if (!is_used(&o, t)) continue;
+        const token x = load_token(o.x + t * o.stride, NULL, a->d);
+        if (!tl_is_finite(x.amax)) continue;
+        TL_FULLY
+        for (int i = 0; i < MOST; i++) sum[i] += x.x[i];
+        count++;
+    }
+    TL_FULLY
+    for (int i = 0; i < MOST; i++) sums[warp][lane + 32 * i] = sum[i];
+    if (lane == 0) counts[warp] = count;
+    tl_barrier();
+    const int32_t c = tl_thread();
+    if (c >= a->d) return;
+    float all = 0.f;
+    int32_t n = 0;
+    for (int w = 0; w < WARPS; w++) {
+        all += sums[w][c];
+        n += counts[w];
+    }
+    const float mean = n ? all / (float)n : 0.f;
+    a->mean[(int64_t)tl_block() * a->d + c] = tl_is_finite(mean) ? mean : 0.f; /* overflow: any constant will do */
+}
+#pragma omp end declare target
+#else
+static void run_quantise(const tl_general_launch *a)
+{
+    (void)a;
+    ran_on_host = 1;
+}
+static void run_mean(const tl_general_launch *a)
+{
+    (void)a;
+    ran_on_host = 1;
+}
+#endif
+
+int TL_QUANTISE(const tl_device_call *call)
+{
+    const int32_t blocks = call->heads_q * call->all_q_blocks + call->heads_q / call->group_heads * call->all_k_blocks;
+    TL_PLAIN_FIELDS(TL_CAPTURE)
+    TL_GENERAL_FIELDS(TL_CAPTURE)
+#pragma omp target teams ompx_bare num_teams(blocks) thread_limit(THREADS) device(call->device)                        \
+    is_device_ptr(TL_PLAIN_POINTERS, TL_GENERAL_POINTERS)
+    {
+        const tl_general_launch a = {TL_PLAIN_FIELDS(TL_PASS) TL_GENERAL_FIELDS(TL_PASS)};
+        run_quantise(&a);
+    }
+    return ran_on_host;
+}
+
+int TL_MEAN(const tl_device_call *call)
+{
+    const int32_t blocks = call->heads_q / call->group_heads * call->batch;
+    TL_PLAIN_FIELDS(TL_CAPTURE)
+    TL_GENERAL_FIELDS(TL_CAPTURE)
+#pragma omp target teams ompx_bare num_teams(blocks) thread_limit(THREADS) device(call->device)                        \
+    is_device_ptr(TL_PLAIN_POINTERS, TL_GENERAL_POINTERS)
+    {
+        const tl_general_launch a = {TL_PLAIN_FIELDS(TL_PASS) TL_GENERAL_FIELDS(TL_PASS)};
+        run_mean(&a);
+    }
+    return ran_on_host;
+}
