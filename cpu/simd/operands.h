@@ -20,7 +20,7 @@
  * tl_values:
  *   tl_values_suits, tl_values_lay_out_keys, tl_values_lay_out_task, tl_values_pack as above, and
  *   uint16_t *nonfinite                                   a member of its struct: [keys / 16] bit j: V of the panel's key j
- *                                                         has a NaN or Inf, and is packed as 0
+ *                                                         has a NaN or Inf, and is left out of the run
  *   float tl_values_weigh(p, n, ref)                      one row's logits become P = 2^(logit - ref), in place, in the form
  *                                                         that it multiplies with; returns their sum, unrounded
  *   void tl_values_run(x, values, rows, p, at, n, o)      O += P V: columns [0, n) of P, whose keys begin at `at`

@@ -202,9 +202,9 @@ static void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span span, 
     const int64_t key = (int64_t)span.first * x->in.cpu.task.tile_keys, at = key - x->in.first;
     float *o = acc->o + (int64_t)first * x->in.o_stride;
     tl_values_run(&x->in, &x->values, rows, s->s, at, s->cols, o);
-    for (int32_t j = 0; j < s->cols; j++)
-        if (x->values.nonfinite[(at + j) / TL_PANEL] >> (at + j) % TL_PANEL & 1)
-            tl_values_nonfinite(x, first, rows, s->s, j, key + j, o);
+    for (int32_t j = 0; j < s->cols; j += TL_PANEL)
+        for (int32_t i = 0, marks = x->values.nonfinite[(at + j) / TL_PANEL]; marks >> i; i++)
+            if (marks >> i & 1) tl_values_nonfinite(x, first, rows, s->s, j + i, key + j + i, o);
 }
 
 TL_INLINE void tl_values_wait(tl_ctx *x, tl_acc *acc)

@@ -3,7 +3,7 @@
 #include "simd/in_place.h"
 
 typedef struct {
-    unsigned char *nonfinite;
+    uint16_t *nonfinite;
 } tl_values;
 
 TL_INLINE int tl_values_suits(const tlamp_problem *problem)
@@ -15,7 +15,7 @@ TL_INLINE int tl_values_suits(const tlamp_problem *problem)
 static void tl_values_lay_out_keys(tl_values *v, const tl_shape *shape, int64_t keys, tl_arena *a)
 {
     (void)shape;
-    v->nonfinite = tl_take(a, keys / TL_PANEL);
+    v->nonfinite = tl_take(a, keys / TL_PANEL * 2);
 }
 
 TL_INLINE void tl_values_lay_out_task(tl_values *v, const tl_shape *shape, int64_t rows, tl_arena *a)
@@ -26,19 +26,17 @@ TL_INLINE void tl_values_lay_out_task(tl_values *v, const tl_shape *shape, int64
     (void)a;
 }
 
-static int tl_values_nonfinite_keys(const tl_operands *x, int64_t begin, int64_t end)
+static int tl_value_is_nonfinite(const tl_operands *x, int64_t key)
 {
     const tl_cpu *c = &x->cpu;
     const tl_operand *v = &c->call->v;
+    const unsigned char *row = tl_row(v, c->seq->batch, c->seq->k_start, key, c->kv_head);
+    const tl_v scale = tl_v_set(tl_value_scale(c->call, c->seq, c->kv_head, key));
     tl_v bad = tl_v_set(0.f);
-    for (int64_t key = begin; key < end; key++) {
-        const unsigned char *row = tl_row(v, c->seq->batch, c->seq->k_start, key, c->kv_head);
-        const tl_v scale = tl_v_set(tl_value_scale(c->call, c->seq, c->kv_head, key));
-        for (int32_t i = 0; i < x->dv; i += TL_LANES) {
-            tl_v a = tl_load_lanes(row, i, x->dv - i, v->dtype);
-            if (v->dtype == TL_I8) a = tl_v_mul(a, scale);
-            bad = tl_v_fma(a, tl_v_set(0.f), bad); /* 0, or NaN for ever */
-        }
+    for (int32_t i = 0; i < x->dv; i += TL_LANES) {
+        tl_v a = tl_load_lanes(row, i, x->dv - i, v->dtype);
+        if (v->dtype == TL_I8) a = tl_v_mul(a, scale);
+        bad = tl_v_fma(a, tl_v_set(0.f), bad); /* 0, or NaN for ever */
     }
     return tl_is_nan(tl_v_sum(bad));
 }
@@ -48,14 +46,17 @@ static void tl_values_pack(const tl_operands *x, const tl_values *v, int64_t beg
 {
     for (int64_t key = begin; key < end; key += TL_PANEL) {
         const int64_t past = tl_min64(key + TL_PANEL, x->cpu.seq->lk);
-        v->nonfinite[(key - x->first) / TL_PANEL] = !tl_all_see(&x->cpu.task, key, past) &&
-                                                    tl_values_nonfinite_keys(x, key, past);
+        int32_t found = 0;
+        if (!tl_all_see(&x->cpu.task, key, past))
+            for (int64_t k = key; k < past; k++) found |= tl_value_is_nonfinite(x, k) << (k - key);
+        v->nonfinite[(key - x->first) / TL_PANEL] = (uint16_t)found;
     }
 }
 
 /* ---- P */
 
 TL_INLINE float tl_values_weigh(float *p, int32_t n, float ref) { return tl_weigh(p, n, ref); }
+TL_INLINE float tl_values_weight(const float *p, int32_t j) { return p[j]; }
 
 /* ---- register tiles: R rows by C vectors of channels, both constants where they are called */
 
@@ -148,22 +149,19 @@ static void tl_value_chunk(const tl_operands *x, int32_t rows, const float *p, i
     }
 }
 
-/* P is 0 where no key is; V ends there. */
-static void tl_values_run(const tl_operands *x, const tl_values *v, int32_t rows, const float *p, int32_t j, int64_t at,
-                          int32_t n, float *o)
+/* P is 0 where no key is; V ends there. Keys that are marked are left out. */
+static void tl_values_run(const tl_operands *x, const tl_values *v, int32_t rows, const float *p, int64_t at, int32_t n,
+                          float *o)
 {
-    (void)v;
     const int64_t key = x->first + at;
     const int32_t keys = tl_least(n, x->cpu.seq->lk - key);
-    for (int32_t i = 0; i < keys; i += TL_VALUE_CHUNK) {
-        const int32_t m = tl_least(TL_VALUE_CHUNK, keys - i);
+    for (int32_t i = 0, m; i < keys; i += m) {
+        const uint16_t marks = v->nonfinite[(at + i) / TL_PANEL];
+        m = tl_least(marks ? TL_PANEL : TL_VALUE_CHUNK, keys - i);
+        if (!marks && v->nonfinite[(at + i + m - 1) / TL_PANEL]) m = TL_PANEL;
         tl_prefetch_rows(&x->cpu, &x->cpu.call->k, x->d, key + i + x->ahead, m);
-        tl_value_chunk(x, rows, p + j + i, key + i, m, o);
+        for (int32_t j = 0; marks && j < m; j++)
+            if (!(marks >> j & 1)) tl_value_chunk(x, rows, p + i + j, key + i + j, 1, o);
+        if (!marks) tl_value_chunk(x, rows, p + i, key + i, m, o);
     }
-}
-
-TL_INLINE void tl_values_key(const tl_operands *x, const tl_values *v, const float *p, int32_t j, int64_t at, float *o)
-{
-    (void)v;
-    tl_value_chunk(x, 1, p + j, x->first + at, 1, o);
 }
