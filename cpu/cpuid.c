@@ -2,6 +2,16 @@
 #include "cpu_features.h"
 
 #include <stdatomic.h>
+#include <string.h>
+
+/* A bit says that the instruction exists, not that it is fast: on Intel's Sapphire Rapids and its successors, which have AMX,
+ * one takes two cycles and does half of what two FMA do. */
+int tl_cpu_bf16_is_fast(const tl_cpu_identity *who)
+{
+    if (strcmp(who->vendor, "AuthenticAMD") == 0) return who->family >= 0x19;                      /* Zen 4, 5, .. */
+    if (strcmp(who->vendor, "GenuineIntel") == 0) return who->family == 0x6 && who->model == 0x55; /* Cooper Lake */
+    return 0;
+}
 
 #if defined __x86_64__ && defined __linux__
 #include <sys/syscall.h>
@@ -19,6 +29,22 @@ static uint64_t xcr0(void)
 }
 
 static int has(uint32_t reg, int bit) { return (int)(reg >> bit & 1u); }
+
+static tl_cpu_identity find_identity(void)
+{
+    tl_cpu_identity who = {"", 0, 0};
+    uint32_t a, b, c, d;
+    if (!__get_cpuid(0, &a, &b, &c, &d)) return who;
+    memcpy(who.vendor, &b, 4);
+    memcpy(who.vendor + 4, &d, 4);
+    memcpy(who.vendor + 8, &c, 4);
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return who;
+    who.family = a >> 8 & 15u;
+    who.model = a >> 4 & 15u;
+    if (who.family == 15 || who.family == 6) who.model |= a >> 12 & 0xf0u;
+    if (who.family == 15) who.family += a >> 20 & 0xffu;
+    return who;
+}
 
 static uint32_t find_features(void)
 {
@@ -40,6 +66,8 @@ static uint32_t find_features(void)
     if (__get_cpuid_count(7, 1, &a, &b, &c, &d)) {
         if (has(a, 4) && (found & TL_CPU_AVX2)) found |= TL_CPU_AVX_VNNI;
         if (has(a, 5) && (found & TL_CPU_AVX512)) found |= TL_CPU_AVX512_BF16;
+        const tl_cpu_identity who = find_identity();
+        if ((found & TL_CPU_AVX512_BF16) && tl_cpu_bf16_is_fast(&who)) found |= TL_CPU_FAST_BF16;
     }
     return found;
 }

@@ -1,7 +1,7 @@
 /* One scalar kernel: the vocabulary, the loop, and the entry points of a tl_kernel. The including file says
- *   TL_STATE_F16, TL_PV_INT8   what this instantiation is (cpu/simd/scalar.h)
- *   TL_SYMBOL, TL_SYMBOL_NAME  its symbol, and that as a string
- *   TL_ISA                     its instruction set, as kernels.def names it */
+ *   TL_STATE_F16, TL_PV_INT8, TL_PV_BF16  what this instantiation is (cpu/simd/scalar.h)
+ *   TL_SYMBOL, TL_SYMBOL_NAME             its symbol, and that as a string
+ *   TL_ISA                                its instruction set, as kernels.def names it */
 #include "simd/scalar.h"
 
 #include "core/tile_loop.inc.h"
@@ -9,7 +9,8 @@
 static int supports(const tlamp_problem *problem)
 {
     const tlamp_policy *p = problem->policy;
-    return (p->state == TLAMP_STATE_F16) == TL_STATE_F16 && (p->pv == TLAMP_PV_INT8) == TL_PV_INT8;
+    return (p->state == TLAMP_STATE_F16) == TL_STATE_F16 && (p->pv == TLAMP_PV_INT8) == TL_PV_INT8 &&
+           (p->pv == TLAMP_PV_BF16) == TL_PV_BF16;
 }
 
 static size_t scratch_bytes(const tl_shape *shape)

@@ -30,8 +30,9 @@ enum { ENTRIES = sizeof entries / sizeof entries[0] };
 /* ------------------------------------------------------------------------------------------------ instruction sets */
 
 /* The ladder that TLAMP_MAX_ISA lowers, worst first. A kernel's isa is one of these. */
-static const char *const ladder[] = {"scalar", "avx2", "avx512", "avx512vnni", "avx512bf16", "avx512fp16", "amx"};
-enum { RUNGS = sizeof ladder / sizeof ladder[0] };
+static const char *const ladder[] = {"scalar",     "avx2",       "avxvnni",    "avx512",
+                                     "avx512vnni", "avx512bf16", "avx512fp16", "amx"};
+enum { RUNGS = sizeof ladder / sizeof ladder[0], ANY = RUNGS }; /* ANY: all of them, none named */
 
 static int rung_of(const char *isa)
 {
@@ -50,42 +51,64 @@ static int highest_rung(void)
     if (rung >= 0) return rung;
     const char *name = getenv("TLAMP_MAX_ISA");
     const int asked = name ? rung_of(name) : -1;
-    rung = asked >= 0 ? asked : RUNGS - 1;
+    rung = asked >= 0 ? asked : ANY;
     int unread = -1;
     return atomic_compare_exchange_strong(&max_rung, &unread, rung) ? rung : unread;
 }
 
 int tl_is_scalar_only(void) { return highest_rung() == 0; }
 
-static int is_available(const tl_entry *e)
+tl_machine tl_this_machine(void) { return (tl_machine){tl_cpu_features(), highest_rung()}; }
+
+tl_machine tl_machine_of(uint32_t features, const char *isa)
 {
-    if ((e->features & ~tl_cpu_features()) != 0 || rung_of(e->kernel->isa) > highest_rung()) return 0;
+    return (tl_machine){features, isa ? rung_of(isa) : ANY};
+}
+
+/* Can the machine run it, and may it? Permission for tiles is asked only where all else is there. */
+static int is_allowed(const tl_entry *e, const tl_machine *m)
+{
+    const uint32_t needed = e->features & ~(uint32_t)TL_CPU_SPEEDS;
+    if ((needed & ~m->features) != 0 || rung_of(e->kernel->isa) > m->rung) return 0;
     return !(e->features & TL_CPU_AMX) || tl_cpu_permits_tiles();
+}
+
+/* Is it fast, too, or of the instruction set that was named? */
+static int is_available(const tl_entry *e, const tl_machine *m)
+{
+    return is_allowed(e, m) && ((e->features & ~m->features) == 0 || rung_of(e->kernel->isa) == m->rung);
 }
 
 int32_t tlamp_kernels(tlamp_kernel_info *kernels, int32_t count)
 {
+    const tl_machine here = tl_this_machine();
     for (int32_t i = 0; kernels && i < count && i < ENTRIES; i++) {
-        kernels[i] = (tlamp_kernel_info){sizeof *kernels, entries[i].kernel->name, entries[i].kernel->isa,
-                                         is_available(&entries[i])};
+        const int available = is_available(&entries[i], &here), slow = !available && is_allowed(&entries[i], &here);
+        kernels[i] = (tlamp_kernel_info){sizeof *kernels, entries[i].kernel->name, entries[i].kernel->isa, available,
+                                         slow};
     }
     return ENTRIES;
 }
 
 const char *tlamp_isa(void)
 {
-    for (int i = 0; i < ENTRIES; i++)
-        if (is_available(&entries[i])) return entries[i].kernel->isa;
-    return "none";
+    const tl_machine here = tl_this_machine();
+    int best = -1;
+    for (int i = 0; i < ENTRIES; i++) {
+        const int rung = rung_of(entries[i].kernel->isa);
+        if (rung > best && is_available(&entries[i], &here)) best = rung;
+    }
+    return best >= 0 ? ladder[best] : "none";
 }
 
 tlamp_status tlamp_set_max_isa(const char *isa, tlamp_error *err)
 {
     const int rung = isa ? rung_of(isa) : -1;
     if (rung < 0)
-        return tl_fail(err, TLAMP_INVALID_ARGUMENT, "isa",
-                       "%s is no instruction set: scalar, avx2, avx512, avx512vnni, avx512bf16, avx512fp16 or amx",
-                       isa ? isa : "NULL");
+        return tl_fail(
+            err, TLAMP_INVALID_ARGUMENT, "isa",
+            "%s is no instruction set: scalar, avx2, avxvnni, avx512, avx512vnni, avx512bf16, avx512fp16 or amx",
+            isa ? isa : "NULL");
     if (atomic_load(&planned))
         return tl_fail(err, TLAMP_INVALID_ARGUMENT, "isa", "a plan has been made: set it before the first");
     atomic_store(&max_rung, rung);
@@ -108,9 +131,8 @@ static tlamp_status check_features(const tlamp_problem *p, tlamp_error *err)
     UNSUPPORTED_IF(policy->kind == TLAMP_POLICY_X3 && p->head_dim_qk > TL_X3_MOST_DIM, "head_dim_qk",
                    "X3 goes up to 523 channels: its sums would leave an int32");
     UNSUPPORTED_IF(policy->kind == TLAMP_POLICY_TOLERANCE, "policy.kind", "TOLERANCE is not built yet");
-    UNSUPPORTED_IF(policy->pv == TLAMP_PV_BF16, "policy.pv", "P V in bf16 is not built yet: use f32 or int8");
-    UNSUPPORTED_IF(policy->pv == TLAMP_PV_INT8 && policy->state == TLAMP_STATE_F16, "policy.state",
-                   "the f16 state with P V in int8 is not built");
+    UNSUPPORTED_IF((policy->pv == TLAMP_PV_INT8 || policy->pv == TLAMP_PV_BF16) && policy->state == TLAMP_STATE_F16,
+                   "policy.state", "the f16 state with P V in int8 or bf16 is not built");
     UNSUPPORTED_IF(policy->smooth_k && p->k_dtype == TLAMP_INT8, "policy.smooth_k",
                    "keys that the caller quantised cannot be smoothed: smooth before quantising");
     UNSUPPORTED_IF(policy->hadamard && (p->q_dtype == TLAMP_INT8 || p->k_dtype == TLAMP_INT8), "policy.hadamard",
@@ -129,29 +151,62 @@ static tlamp_status check_lamp(const tlamp_problem *p, tlamp_error *err)
     UNSUPPORTED_IF(policy->lamp_n_k > 32, "policy.lamp_n_k", "more than 32 sub-blocks per tile are not built");
     UNSUPPORTED_IF(policy->lamp_b_q > 128 || (policy->block_m > 128 && 128 % policy->lamp_b_q), "policy.lamp_b_q",
                    "must be at most 128, and divide 128 where block_m is larger");
-    UNSUPPORTED_IF(policy->smooth_k || policy->hadamard || policy->pv == TLAMP_PV_INT8 ||
+    UNSUPPORTED_IF(policy->smooth_k || policy->hadamard || policy->pv > TLAMP_PV_F32 ||
                        policy->state == TLAMP_STATE_F16,
                    "policy", "LAMP's simulated formats go with P V and state in f32, without smoothing or rotation");
     return TLAMP_OK;
 }
 
-const tl_kernel *tl_find_kernel(const tlamp_problem *problem)
+/* P V in bf16 adds no visible error to INT8 scores or bf16 values (ALGORITHMS C2). */
+static int may_narrow(const tlamp_problem *p)
 {
-    const int lamp = problem->policy->kind == TLAMP_POLICY_LAMP;
+    const tlamp_policy *policy = p->policy;
+    const int exact = policy->kind == TLAMP_POLICY_HIGH || policy->kind == TLAMP_POLICY_X3;
+    if (exact) return p->v_dtype == TLAMP_BF16 || p->v_dtype == TLAMP_INT8;
+    return policy->kind == TLAMP_POLICY_INT8 || policy->kind == TLAMP_POLICY_ROUTED;
+}
+
+/* The problem with P V in one arithmetic. */
+typedef struct {
+    tlamp_problem problem;
+    tlamp_policy policy;
+} tl_variant;
+
+static void make_variant(tl_variant *v, const tlamp_problem *problem, tlamp_pv pv)
+{
+    v->problem = *problem;
+    v->policy = *problem->policy;
+    v->policy.pv = pv;
+    v->problem.policy = &v->policy;
+}
+
+const tl_kernel *tl_find_kernel(tlamp_pv *pv, const tl_machine *machine, const tlamp_problem *problem)
+{
+    const tlamp_policy *policy = problem->policy;
+    const int lamp = policy->kind == TLAMP_POLICY_LAMP;
+    tl_variant variants[2];
+    int count = 1;
+    make_variant(&variants[0], problem, policy->pv == TLAMP_PV_AUTO ? TLAMP_PV_F32 : policy->pv);
+    if (policy->pv == TLAMP_PV_AUTO && may_narrow(problem)) make_variant(&variants[count++], problem, TLAMP_PV_BF16);
     for (int i = 0; i < ENTRIES; i++) {
         const tl_kernel *kernel = entries[i].kernel;
-        if (kernel->lamp == lamp && is_available(&entries[i]) && kernel->supports(problem)) return kernel;
+        if (kernel->lamp != lamp || !is_available(&entries[i], machine)) continue;
+        for (int j = 0; j < count; j++) {
+            if (!kernel->supports(&variants[j].problem)) continue;
+            *pv = variants[j].policy.pv;
+            return kernel;
+        }
     }
     return NULL;
 }
 
-tlamp_status tl_choose_kernel(const tl_kernel **kernel, const tlamp_problem *problem, tlamp_error *err)
+tlamp_status tl_choose_kernel(const tl_kernel **kernel, tlamp_pv *pv, const tlamp_problem *problem, tlamp_error *err)
 {
-    const int lamp = problem->policy->kind == TLAMP_POLICY_LAMP;
+    const tl_machine here = tl_this_machine();
     tlamp_status s = check_features(problem, err);
-    if (!s && lamp) s = check_lamp(problem, err);
+    if (!s && problem->policy->kind == TLAMP_POLICY_LAMP) s = check_lamp(problem, err);
     if (s) return s;
-    *kernel = tl_find_kernel(problem);
+    *kernel = tl_find_kernel(pv, &here, problem);
     if (!*kernel)
         return tl_fail(err, TLAMP_UNSUPPORTED_HARDWARE, "isa", "no kernel of this library runs this on this machine");
     atomic_store(&planned, 1);

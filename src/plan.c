@@ -1,6 +1,5 @@
 #include "plan.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "device.h"
@@ -112,7 +111,7 @@ void tl_plan_with_kernel(tlamp_plan *to, const tlamp_plan *plan, const tl_kernel
 static tlamp_status make_plan(tlamp_plan *plan, const tlamp_problem *problem, tlamp_error *err)
 {
     tlamp_status s = tl_validate_problem(&plan->problem, &plan->policy, problem, err);
-    if (!s) s = tl_choose_kernel(&plan->kernel, &plan->problem, err);
+    if (!s) s = tl_choose_kernel(&plan->kernel, &plan->pv, &plan->problem, err);
     if (s) return s;
     use_kernel(plan);
     return TLAMP_OK;
@@ -140,25 +139,6 @@ tlamp_status tlamp_plan_init(tlamp_plan **plan, void *memory, size_t bytes, cons
     const tlamp_status s = make_plan(p, problem, err);
     if (!s) *plan = p;
     return s;
-}
-
-static void *default_alloc(void *context, size_t size, size_t align)
-{
-    (void)context;
-    const size_t padded = tl_add_size(size ? size : 1, align - 1) / align * align;
-    return padded < size ? NULL : aligned_alloc(align, padded);
-}
-
-static void default_free(void *context, void *memory)
-{
-    (void)context;
-    free(memory);
-}
-
-tlamp_allocator tl_allocator(const tlamp_allocator *given)
-{
-    const tlamp_allocator standard = {NULL, default_alloc, default_free};
-    return given && given->alloc ? *given : standard;
 }
 
 tlamp_status tlamp_plan_create(tlamp_plan **plan, const tlamp_problem *problem, const tlamp_allocator *allocator,
@@ -198,5 +178,7 @@ size_t tlamp_plan_workspace_size(const tlamp_plan *plan, int32_t num_threads)
     const size_t on_device = tl_device_workspace_bytes(plan);
     return a.used > on_device ? a.used : on_device;
 }
+
+tlamp_pv tlamp_plan_pv(const tlamp_plan *plan) { return plan ? plan->pv : TLAMP_PV_AUTO; }
 
 const char *tlamp_plan_kernel_name(const tlamp_plan *plan) { return plan ? plan->kernel->name : ""; }

@@ -11,6 +11,7 @@ struct tlamp_plan {
     tlamp_policy policy;
     tl_shape shape;
     const tl_kernel *kernel;
+    tlamp_pv pv;           /* of the kernel; the policy's may be AUTO */
     size_t prepared_bytes; /* for the keys of one sequence of max_seqlen_k, all KV heads: what one wave may use */
     size_t scratch_bytes;  /* of one worker */
     tlamp_allocator allocator;

@@ -9,9 +9,9 @@
 
 enum { TL_LANES = 8 };
 
-typedef __m256 tl_v;   /* floats */
-typedef __m256i tl_vi; /* int32_t */
-typedef __m256 tl_m;   /* which lanes: all bits set or none */
+typedef __m256 tl_v;  /* floats */
+typedef __v8si tl_vi; /* int32_t; gcc 12 moves accumulators about that are __m256i, whose elements are 64-bit */
+typedef __m256 tl_m;  /* which lanes: all bits set or none */
 
 /* Register tiles of the products: rows, and panels of 16 keys or channels (two vectors each) beside them. 6 x 2 vectors,
  * two of B and a broadcast fill the 16 registers; at least 8 accumulators cover the latency of two FMA pipes. */
@@ -53,10 +53,10 @@ TL_INLINE float tl_v_top(tl_v a)
 
 /* ---- lanes */
 
-TL_INLINE tl_vi tl_iota(void) { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
+TL_INLINE tl_vi tl_iota(void) { return (tl_vi)_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
 TL_INLINE tl_m tl_m_first(int32_t n) /* the first n lanes; any n */
 {
-    return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n), tl_iota()));
+    return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n), (__m256i)tl_iota()));
 }
 TL_INLINE tl_m tl_m_less(tl_v a, tl_v b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
 TL_INLINE tl_m tl_m_equal(tl_v a, tl_v b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
@@ -132,22 +132,37 @@ TL_INLINE tl_v tl_v_exp2(tl_v x)
     return tl_v_mul(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(shifted), 23)));
 }
 
-/* ---- INT8 products. A 32-bit lane holds TL_CODES neighbouring channels of one token as int16: VPMADDWD multiplies and
- * joins both. VPMADDUBSW on bytes needs an abs, a sign and a second multiply per step, and is no faster (measured). */
+/* The same to three digits: relative error below 2^-13 (degree 3, 1.02e-4). For weights that are rounded to 8 bits. */
+TL_INLINE tl_v tl_v_exp2_short(tl_v x)
+{
+    const tl_v magic = tl_v_set(12582912.f + 127.f), y = tl_v_max(tl_v_set(-127.f), x), shifted = tl_v_add(y, magic);
+    const tl_v r = tl_v_sub(y, tl_v_sub(shifted, magic));
+    tl_v p = tl_v_fma(tl_v_set(0.0550089478f), r, tl_v_set(0.242210999f));
+    p = tl_v_fma(p, r, tl_v_set(0.693282902f));
+    p = tl_v_fma(p, r, tl_v_set(1.f));
+    return tl_v_mul(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(shifted), 23)));
+}
+
+/* ---- INT8 products */
+
+TL_INLINE tl_vi tl_vi_set(int32_t x) { return (tl_vi)_mm256_set1_epi32(x); }
+TL_INLINE tl_vi tl_vi_load(const void *p) { return (tl_vi)_mm256_loadu_si256((const __m256i *)p); }
+TL_INLINE tl_vi tl_vi_add(tl_vi a, tl_vi b) { return (tl_vi)_mm256_add_epi32((__m256i)a, (__m256i)b); }
+TL_INLINE tl_v tl_v_from_int(tl_vi a) { return _mm256_cvtepi32_ps((__m256i)a); }
+
+#ifndef TL_DOT_BYTES
+/* A 32-bit lane holds TL_CODES neighbouring channels of one token as int16: VPMADDWD multiplies and joins both. VPMADDUBSW
+ * on bytes needs an abs, a sign and a second multiply per step, and is no faster (measured). */
 
 typedef int16_t tl_qcode;
 enum { TL_CODES = 2, TL_KEY_BIAS = 0 /* what is added to a key's code */, TL_CODE_UNITS = 1 };
 
-TL_INLINE tl_vi tl_vi_set(int32_t x) { return _mm256_set1_epi32(x); }
-TL_INLINE tl_vi tl_vi_load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
 TL_INLINE tl_vi tl_vi_dot(tl_vi sum, tl_vi q, tl_vi k)
 {
-    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(q, k));
+    sum = (tl_vi)_mm256_add_epi32((__m256i)sum, _mm256_madd_epi16((__m256i)q, (__m256i)k));
     __asm__("" : "+x"(sum)); /* clang regroups integer sums otherwise, and spills what that keeps alive: 40 % slower */
     return sum;
 }
-TL_INLINE tl_vi tl_vi_add(tl_vi a, tl_vi b) { return _mm256_add_epi32(a, b); }
-TL_INLINE tl_v tl_v_from_int(tl_vi a) { return _mm256_cvtepi32_ps(a); }
 
 /* Rounds to nearest even; x within -127 .. 127. */
 TL_INLINE void tl_store_codes(tl_qcode *to, tl_v x, int32_t bias)
@@ -156,6 +171,7 @@ TL_INLINE void tl_store_codes(tl_qcode *to, tl_v x, int32_t bias)
     const __m128i c = _mm_packs_epi32(_mm256_castsi256_si128(i), _mm256_extracti128_si256(i, 1));
     _mm_storeu_si128((__m128i *)(void *)to, c);
 }
+#endif
 
 /* ---- TL_LANES x TL_LANES of 32 bits: row i becomes column i */
 

@@ -1,14 +1,14 @@
 /* What the parts of a vector kernel share. A kernel's source includes
  *   the primitives of its instruction set     simd/avx2.h, ...
- *   a high product                            simd/products_f32.inc.h   tl_high
- *   an INT8 product                           simd/products_int8.inc.h  tl_int8
- *   a P V product                             simd/values_f32.inc.h     tl_values
+ *   a high product                            simd/products_f32.inc.h, ...   tl_high
+ *   an INT8 product                           simd/products_int8.inc.h       tl_int8
+ *   a P V product                             simd/values_f32.inc.h, ...     tl_values
  *   the vocabulary and the loop               simd/packed.inc.h
  * A product is a file of its own: it owns the packed form of its operand, the form of Q or P that it multiplies with, and its
  * register tiles. Another format is one more such file. What each must define:
  *
  *   typedef struct { ... } tl_high                        its memory: of the packed keys, of a task's queries, scratch
- *   int  tl_high_suits(problem)                           does it compute what this problem asks for?
+ *   int  tl_high_suits(problem)                           does it compute what this problem asks for? (pv is never AUTO)
  *   void tl_high_lay_out_keys(high, shape, keys, arena)   memory for so many keys, a multiple of TL_PANEL
  *   void tl_high_lay_out_task(high, shape, rows, arena)   memory of a worker: so many query rows, scratch
  *   void tl_high_pack(x, high, begin, end)                packs keys [begin, end), multiples of TL_PANEL
@@ -180,19 +180,23 @@ TL_SHARED float tl_peak(const float *x, int32_t n)
     return tl_is_nan(tl_v_sum(bad)) ? TL_INF : tl_v_top(top);
 }
 
-/* One row's logits become P = 2^(logit - ref) in f32, in place; returns their sum. The logits were rounded when the products were stored, so that the largest minus itself is 0 whatever its size. */
-TL_INLINE float tl_weigh(float *p, int32_t n, float ref)
+/* One row's logits become P = 2^(logit - ref), in place; returns their sum. narrow: P is bf16 in an f32, from a short
+ * polynomial, and its sum that before rounding. The logits were rounded when the products were stored, so that the largest
+ * minus itself is 0 whatever its size. */
+TL_INLINE float tl_weigh_as(const int narrow, float *p, int32_t n, float ref)
 {
     tl_v lane[2] = {tl_v_set(0.f), tl_v_set(0.f)};
     const tl_v m = tl_v_set(ref);
     for (int32_t i = 0; i < n; i += TL_PANEL) TL_UNROLL for (int j = 0; j < TL_PARTS; j++)
         {
-            const tl_v y = tl_v_exp2(tl_v_sub(tl_v_load(p + i + j * TL_LANES), m));
-            tl_v_store(p + i + j * TL_LANES, y);
+            const tl_v x = tl_v_sub(tl_v_load(p + i + j * TL_LANES), m);
+            const tl_v y = narrow ? tl_v_exp2_short(x) : tl_v_exp2(x);
+            tl_v_store(p + i + j * TL_LANES, narrow ? tl_v_from_bf16(tl_v_to_bf16(y)) : y);
             lane[j] = tl_v_add(lane[j], y);
         }
     return tl_v_sum(tl_v_add(lane[0], lane[1]));
 }
+TL_INLINE float tl_weigh(float *p, int32_t n, float ref) { return tl_weigh_as(0, p, n, ref); }
 
 /* Rows j .. j + TL_LANES - 1 of units c .. of a panel [units][16], given as rows. */
 TL_INLINE void tl_store_square(float *panel, int32_t c, int32_t units, int32_t j, tl_v square[TL_LANES])

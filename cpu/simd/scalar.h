@@ -2,7 +2,7 @@
  * K tiles lie in panels of LANES keys, [d][LANES]; high panels are made on arrival from the caller's tensor, INT8 panels
  * once per call by tl_pack, or on arrival when the policy quantises on the fly.
  * An instantiation says TL_STATE_F16 (core/tile_loop.inc.h) and TL_PV_INT8 (P V from u8 P and INT8 V) before including it,
- * and TL_ROW_BLOCKS where its tasks are small. */
+ * TL_PV_BF16 1 where P and V are to be rounded to bf16, and TL_ROW_BLOCKS where its tasks are small. */
 #ifndef TL_CPU_SIMD_SCALAR_H
 #define TL_CPU_SIMD_SCALAR_H
 
@@ -15,6 +15,9 @@ enum { LANES = 16 };
 #define TL_ROWS 8
 #ifndef TL_ROW_BLOCKS
 #define TL_ROW_BLOCKS 64
+#endif
+#ifndef TL_PV_BF16
+#define TL_PV_BF16 0
 #endif
 #define TL_SPAN_MAX (TL_STATE_F16 ? 1 : 4)
 #define TL_SPAN_MIXED 1
@@ -240,6 +243,7 @@ static void tl_arrive_values(tl_ctx *x, int64_t key, int32_t used, float *v)
         float *to = v + (int64_t)j * x->dv_pad;
         if (j < used) tl_load_value(to, c->call, c->seq, c->kv_head, key + j);
         for (int32_t i = j < used ? x->dv : 0; i < x->dv_pad; i++) to[i] = 0.f;
+        for (int32_t i = 0; TL_PV_BF16 && i < x->dv_pad; i++) to[i] = tl_round_bf16(to[i]);
     }
 }
 
@@ -429,6 +433,7 @@ static void tl_exp(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, const floa
                 *p = tl_exp2(*p - ref[r]);
                 lane[l] += *p;
                 if (TL_STATE_F16) *p = tl_round_f16(*p);
+                if (TL_PV_BF16) *p = tl_round_bf16(*p);
             }
         sum[r] = 0.f;
         for (int l = 0; l < LANES; l++) sum[r] += lane[l];

@@ -17,9 +17,7 @@ enum { TL_P_AT = TL_P_PLANES > 1 ? TL_SPAN_KEYS * 2 : 0 };
 
 TL_INLINE int tl_values_suits(const tlamp_problem *problem)
 {
-    const int32_t pv = problem->policy->pv;
-    if (TL_P_PLANES > 1) return pv == TLAMP_PV_AUTO || pv == TLAMP_PV_F32;
-    return pv == TLAMP_PV_BF16 || (pv == TLAMP_PV_AUTO && problem->v_dtype == TLAMP_BF16);
+    return problem->policy->pv == (TL_P_PLANES > 1 ? TLAMP_PV_F32 : TLAMP_PV_BF16);
 }
 
 static void tl_values_lay_out_keys(tl_values *v, const tl_shape *shape, int64_t keys, tl_arena *a)

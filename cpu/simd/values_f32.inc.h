@@ -1,5 +1,12 @@
-/* P V in f32: [d_v / 16][keys][16] floats. Every element of O is one chain of fma in the order of keys. */
+/* P V in f32: [d_v / 16][keys][16] floats. Every element of O is one chain of fma in the order of keys.
+ * With TL_NARROW_VALUES the same floats hold bf16 numbers (simd/values_bf16_fma.inc.h). */
 #include "simd/operands.h"
+
+#ifdef TL_NARROW_VALUES
+enum { TL_NARROW = 1, TL_PV = TLAMP_PV_BF16 };
+#else
+enum { TL_NARROW = 0, TL_PV = TLAMP_PV_F32 };
+#endif
 
 typedef struct {
     float *v;
@@ -7,10 +14,7 @@ typedef struct {
     uint16_t *nonfinite;
 } tl_values;
 
-TL_INLINE int tl_values_suits(const tlamp_problem *problem)
-{
-    return problem->policy->pv == TLAMP_PV_AUTO || problem->policy->pv == TLAMP_PV_F32;
-}
+TL_INLINE int tl_values_suits(const tlamp_problem *problem) { return problem->policy->pv == TL_PV; }
 
 static void tl_values_lay_out_keys(tl_values *v, const tl_shape *shape, int64_t keys, tl_arena *a)
 {
@@ -50,6 +54,7 @@ TL_INLINE int32_t tl_pack_values_from(const tl_operands *x, const tl_values *v, 
             for (int32_t l = 0; l < TL_PANEL; l += TL_LANES) {
                 tl_v a = i + l < dv ? tl_load_lanes(row, i + l, dv - i - l, dtype) : zero;
                 if (dtype == TL_I8) a = tl_v_mul(a, scale);
+                if (TL_NARROW) a = tl_v_from_bf16(tl_v_to_bf16(a));
                 bad = tl_v_fma(a, zero, bad); /* 0, or NaN for ever */
                 tl_v_store(to + l, a);
             }
@@ -79,7 +84,7 @@ static void tl_values_pack(const tl_operands *x, const tl_values *v, int64_t beg
 
 /* ---- P */
 
-TL_INLINE float tl_values_weigh(float *p, int32_t n, float ref) { return tl_weigh(p, n, ref); }
+TL_INLINE float tl_values_weigh(float *p, int32_t n, float ref) { return tl_weigh_as(TL_NARROW, p, n, ref); }
 
 /* ---- register tiles: R rows by P panels of channels, both constants where they are called; from channel panel c on */
 

@@ -8,8 +8,7 @@ typedef struct {
 
 TL_INLINE int tl_values_suits(const tlamp_problem *problem)
 {
-    const int f32 = problem->policy->pv == TLAMP_PV_AUTO || problem->policy->pv == TLAMP_PV_F32;
-    return f32 && tl_is_few_rows(problem);
+    return problem->policy->pv == TLAMP_PV_F32 && tl_is_few_rows(problem);
 }
 
 static void tl_values_lay_out_keys(tl_values *v, const tl_shape *shape, int64_t keys, tl_arena *a)

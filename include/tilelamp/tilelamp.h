@@ -136,7 +136,7 @@ typedef struct tlamp_lse_strides {
 
 /* ------------------------------------------------------------------------------------------------ score policy */
 
-/* How dot(q, k) is computed (PV is computed in f32 unless pv says otherwise).
+/* How dot(q, k) is computed (P V: see tlamp_pv).
  *   HIGH       f32 arithmetic on the inputs as given
  *   INT8       every tile from INT8 codes (TileMix's "One"): blockwise symmetric quantisation of Q and K, exact int32
  *              products (ALGORITHMS A2)
@@ -148,7 +148,7 @@ typedef struct tlamp_lse_strides {
  *
  * What this version runs, on the CPU (anything else: TLAMP_UNSUPPORTED, tlamp_supported() says so without data):
  *   policy               q, k, v dtype                   o dtype          pv         state               cache  device
- *   HIGH, INT8, ROUTED,  f32, f16, bf16, int8, any mix   f32, f16, bf16   f32, int8  f32, f16 (pv f32)   none   host
+ *   HIGH, INT8, ROUTED,  f32, f16, bf16, int8, any mix   f32, f16, bf16   any        f32, f16 (pv f32)   none   host
  *   X3
  *   LAMP (E4M3 first)    f32, f16, bf16, int8, any mix   f32, f16, bf16   f32        f32                 none   host
  *   LAMP (INT8 first), TOLERANCE: not yet
@@ -177,7 +177,13 @@ enum { TLAMP_SCALES_BLOCK = 0, TLAMP_SCALES_TOKEN = 1, TLAMP_SCALES_BLOCK_F16 = 
 typedef int32_t tlamp_quantise;
 enum { TLAMP_QUANTISE_ONCE = 0, TLAMP_QUANTISE_FLY = 1 };
 
-/* Arithmetic of P V. AUTO is f32 under HIGH with f32 or f16 V, else the fastest that adds no visible error. */
+/* Arithmetic of P V; sums are f32, O is kept in f32.
+ *   F32   P and V in f32
+ *   BF16  P and V rounded to bf16, their products exact (2^-8 of each product, ALGORITHMS C2)
+ *   INT8  P rounded to u8, V quantised per channel and 64 keys, products exact (ALGORITHMS C2)
+ *   AUTO  F32 under HIGH and X3 with f32 or f16 V, and under LAMP; else BF16 where the machine has instructions that make it
+ *         faster, F32 elsewhere
+ * tlamp_plan_pv tells what AUTO is. */
 typedef int32_t tlamp_pv;
 enum { TLAMP_PV_AUTO = 0, TLAMP_PV_F32 = 1, TLAMP_PV_BF16 = 2, TLAMP_PV_INT8 = 3 };
 
@@ -340,12 +346,18 @@ TLAMP_API tlamp_status tlamp_plan_init(tlamp_plan **plan, void *memory, size_t b
 TLAMP_API void tlamp_plan_destroy(tlamp_plan *plan); /* NULL is fine */
 
 /* Bytes tlamp_execute needs with num_threads threads (0: the number it would choose). SIZE_MAX if that does not fit.
- * The workspace is aligned to TLAMP_WORKSPACE_ALIGN and holds nothing between calls. */
+ * The workspace is aligned to TLAMP_WORKSPACE_ALIGN and holds nothing between calls. Keep it: a fresh one of many megabytes
+ * costs page faults with every call. Large pages help (madvise MADV_HUGEPAGE; a workspace that the library allocates itself
+ * asks for them). */
 #define TLAMP_WORKSPACE_ALIGN 64
 TLAMP_API size_t tlamp_plan_workspace_size(const tlamp_plan *plan, int32_t num_threads);
 
 /* The name of the kernel that will run, e.g. "tlamp_fwd_dx__scalar". Lives as long as the library. */
 TLAMP_API const char *tlamp_plan_kernel_name(const tlamp_plan *plan);
+
+/* The arithmetic of P V that this kernel uses: what the policy asks for, or what AUTO has become on this machine. Never AUTO,
+ * except of a NULL plan. Put it into the policy to have tlamp_reference bound just that. On a device P is f16 under AUTO. */
+TLAMP_API tlamp_pv tlamp_plan_pv(const tlamp_plan *plan);
 
 /* ------------------------------------------------------------------------------------------------ execution */
 
@@ -540,7 +552,8 @@ TLAMP_API const char *tlamp_layout_name(tlamp_layout_kind kind);
  *   weights                [num_heads_q, R, max_seqlen_k]   hidden keys: 0
  * o_bound and lse_bound: the largest error the problem's policy may make on that element (ALGORITHMS C1, C2), +Inf where
  * nothing is promised (f32 could overflow, say), NaN where the reference is NaN or infinite (there the pattern must agree),
- * and 0 for an empty row. Rows that no sequence owns are left untouched. tensors.o is not needed.
+ * and 0 for an empty row. Rows that no sequence owns are left untouched. tensors.o is not needed. With pv AUTO the bounds
+ * are those of what AUTO is on this machine (tlamp_plan_pv).
  * row_step: 0 or 1 computes every row; n > 1 a sample, the rows r of head h with (r + h) % n == 0: the entries of the other
  * rows are left untouched. What a row's result and bounds depend on stays as it is, so they are the same bits. */
 typedef struct tlamp_reference_outputs {
@@ -556,19 +569,22 @@ TLAMP_API tlamp_status tlamp_reference(const tlamp_problem *problem, const tlamp
 
 /* ------------------------------------------------------------------------------------------------ machine */
 
-/* Kernels built into this library, best first. available: this machine can run it (and TLAMP_MAX_ISA allows it).
- * Returns the number of kernels; fills at most count. */
+/* Kernels built into this library, best first. Returns the number of kernels; fills at most count.
+ *   available  this machine can run it, and TLAMP_MAX_ISA allows it
+ *   slow       it would, but its instructions are slower here than those of a lesser kernel (VDPBF16PS on processors of
+ *              Intel's with AMX), so that it is not available unless TLAMP_MAX_ISA names its very instruction set */
 typedef struct tlamp_kernel_info {
     size_t struct_size;
     const char *name, *isa; /* live as long as the library */
-    int32_t available;
+    int32_t available, slow;
 } tlamp_kernel_info;
 TLAMP_API int32_t tlamp_kernels(tlamp_kernel_info *kernels, int32_t count);
 
 /* The best instruction set this process will use ("scalar", ...), after the environment variable TLAMP_MAX_ISA, which is
  * read once, at first use. */
 TLAMP_API const char *tlamp_isa(void);
-/* Lowers it, as TLAMP_MAX_ISA does. INVALID_ARGUMENT for an unknown name or after the first plan. */
+/* Lowers it, as TLAMP_MAX_ISA does: no kernel above it is taken, and kernels of just this instruction set are, even where
+ * they are slow. INVALID_ARGUMENT for an unknown name or after the first plan. */
 TLAMP_API tlamp_status tlamp_set_max_isa(const char *isa, tlamp_error *err);
 
 /* Offload devices that can run device memory calls. */

@@ -46,7 +46,9 @@ static void print_text(const machine *m, const tlamp_kernel_info *kernels, int32
         const bool first = kernels[i].available && !chosen;
         chosen = chosen || first;
         printf("        %c %-32s %-12s %s\n", first ? '*' : ' ', kernels[i].name, kernels[i].isa,
-               kernels[i].available ? "" : "not on this machine, or above TLAMP_MAX_ISA");
+               kernels[i].available ? ""
+               : kernels[i].slow    ? "slow here: only if TLAMP_MAX_ISA names it"
+                                    : "not on this machine, or above TLAMP_MAX_ISA");
     }
     printf("devices   %d\n", tlamp_num_devices());
 }
@@ -55,8 +57,9 @@ static json_t *describe(const machine *m, const tlamp_kernel_info *kernels, int3
 {
     json_t *list = json_array(), *devices = json_array();
     for (int32_t i = 0; i < count; i++)
-        (void)json_array_append_new(list, json_pack("{s:s, s:s, s:b}", "name", kernels[i].name, "isa", kernels[i].isa,
-                                                    "available", kernels[i].available != 0));
+        (void)json_array_append_new(list,
+                                    json_pack("{s:s, s:s, s:b, s:b}", "name", kernels[i].name, "isa", kernels[i].isa,
+                                              "available", kernels[i].available != 0, "slow", kernels[i].slow != 0));
     for (int32_t i = 0; i < tlamp_num_devices(); i++) (void)json_array_append_new(devices, json_sprintf("gpu:%d", i));
     return json_pack("{s:s, s:s, s:s, s:s, s:I, s:s, s:o, s:o}", "version", tlamp_version_string(), "build",
                      machine_compiler(), "machine", m->processor, "features", m->features, "threads",

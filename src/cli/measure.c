@@ -137,6 +137,7 @@ static int prepare_job(const measuring *x, job *j, fault *f)
     }
     if (tlamp_plan_create(&j->plan, &j->problem, NULL, &err)) return library_fault(x, j, &err, f);
     j->result->kernel = tlamp_plan_kernel_name(j->plan);
+    j->result->pv = tlamp_plan_pv(j->plan);
     j->workspace_bytes = tlamp_plan_workspace_size(j->plan, x->exec.num_threads);
     return DONE;
 }
@@ -274,8 +275,12 @@ static int reference(const measuring *x, const job *j, const tlamp_reference_out
 {
     tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
     tlamp_tensors tensors = j->tensors;
+    tlamp_problem problem = j->problem;
+    tlamp_policy policy = *problem.policy;
+    policy.pv = j->result->pv; /* the bounds are those of the arithmetic that the kernel uses */
+    problem.policy = &policy;
     tensors.counters = NULL;
-    if (tlamp_reference(&j->problem, &tensors, outputs, &x->exec, &err)) return library_fault(x, j, &err, f);
+    if (tlamp_reference(&problem, &tensors, outputs, &x->exec, &err)) return library_fault(x, j, &err, f);
     return DONE;
 }
 

@@ -24,6 +24,7 @@ typedef struct measurement {
     policy_spec policy;
     routing routes; /* of policies with words */
     const char *kernel;
+    tlamp_pv pv; /* of the kernel */
     samples times;
     double ms, gflops; /* at the median */
     double max_abs_error, mean_abs_error, rel_l2_error, max_lse_error;

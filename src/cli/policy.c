@@ -38,7 +38,7 @@ const char policy_help[] = "\n"
                            "  smooth-k            remove the mean of the keys before quantising\n"
                            "  hadamard            rotate q and k before quantising (d a power of two)\n"
                            "  quant=once          or fly: when keys are quantised\n"
-                           "  pv=f32              or bf16, int8: arithmetic of P V\n"
+                           "  pv=auto             or f32, bf16, int8: arithmetic of P V\n"
                            "  state=fp16          running maximum, sum and output in fp16, as the paper\n"
                            "                      has them\n"
                            "  gate=LAYOUT:COVER   lamp: only what the layout makes INT8 may be cheap\n"
@@ -236,11 +236,11 @@ static bool take_quant(policy_spec *spec, char *value)
     return (spec->policy.quantise = find_name(names, 2, value)) >= 0;
 }
 
-static bool take_pv(policy_spec *spec, char *value)
-{
-    static const char *const names[] = {"auto", "f32", "bf16", "int8"};
-    return (spec->policy.pv = find_name(names, 4, value)) >= 0;
-}
+static const char *const pv_names[] = {"auto", "f32", "bf16", "int8"}; /* as tlamp_pv counts them */
+
+static bool take_pv(policy_spec *spec, char *value) { return (spec->policy.pv = find_name(pv_names, 4, value)) >= 0; }
+
+const char *policy_pv_name(tlamp_pv pv) { return pv >= 0 && pv < 4 ? pv_names[pv] : ""; }
 
 static bool take_state(policy_spec *spec, char *value)
 {
@@ -283,7 +283,7 @@ static const struct modifier {
     {"retarget", take_retarget, "retarget=SEED, a whole number below 2^32"},
     {"scales", take_scales, "scales=block, token or f16"},
     {"quant", take_quant, "quant=once or quant=fly"},
-    {"pv", take_pv, "pv=f32, bf16 or int8"},
+    {"pv", take_pv, "pv=auto, f32, bf16 or int8"},
     {"state", take_state, "state=fp16"},
     {"splits", take_splits, "splits=N, 1 to 1048576, or splits=auto"},
     {"gate", take_gate, "gate=LAYOUT:COVERAGE after lamp:..."},

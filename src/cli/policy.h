@@ -32,6 +32,9 @@ int policy_parse(policy_spec *spec, const char *text, fault *f);
 
 bool policy_has_words(const policy_spec *spec);
 
+/* "f32", ... */
+const char *policy_pv_name(tlamp_pv pv);
+
 /* "band", 0.25 -> "band:0.25". */
 int policy_of_layout(policy_spec *spec, tlamp_layout_kind layout, double coverage, fault *f);
 

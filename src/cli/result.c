@@ -81,6 +81,7 @@ json_t *result_json(const subject *s, const measurement *m)
     put(object, "file", json_text(s->path));
     put(object, "policy", json_text(m->policy.text));
     put(object, "kernel", json_text(m->kernel));
+    put(object, "pv", json_text(policy_pv_name(m->pv)));
     put(object, "ms", json_number(m->ms));
     put(object, "gflops", json_number(m->gflops));
     put(object, "max_abs_error", json_number(m->max_abs_error));

@@ -9,6 +9,8 @@
 
 #define TL_U 0x1p-24f                /* unit roundoff of f32 */
 #define TL_U_EXP 0x1p-22f            /* u_exp: relative error of tl_exp2 */
+#define TL_U_EXP_SHORT 0x1.bp-14f    /* the same of tl_v_exp2_short: 1.02e-4, and roundings */
+#define TL_U_BF16 0x1p-8f            /* unit roundoff of bf16 */
 #define TL_ROUND_UP (1.f + 0x1p-20f) /* pays for the few roundings of a formula below */
 
 /* gamma_n = n u / (1 - n u): what n roundings can do to a sum or product, relative to the sum of magnitudes. */

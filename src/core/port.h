@@ -70,6 +70,8 @@ TL_INLINE uint16_t tl_to_bf16(float x)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
+TL_INLINE float tl_round_bf16(float x) { return tl_from_bf16(tl_to_bf16(x)); }
+
 TL_INLINE float tl_from_f16(uint16_t h)
 {
     const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, magnitude = h & 0x7fffu;

@@ -31,6 +31,7 @@ struct tl_ref_bound {
     const tl_ref *ref;
     bool promised;     /* the policy is one that is bounded here */
     bool planes;       /* f32 products may be made of bf16 planes */
+    bool bf16_values;  /* P V is computed in bf16 */
     tl_token *query;   /* [num_heads_q][rows]; NULL where nothing is INT8 */
     tl_token *key;     /* [num_heads_k][keys] */
     double *mean_norm; /* [batch][num_heads_k] of K, 0 without smooth_k */
@@ -381,10 +382,13 @@ tl_ref_bound *tl_ref_bound_create(const tl_ref *ref)
     const bool given_k = ref->problem.k_dtype == TLAMP_INT8, given = given_k || ref->problem.q_dtype == TLAMP_INT8;
     const bool odd = (policy->hadamard && given) || (policy->smooth_k && given_k);
     const bool pv8 = policy->pv == TLAMP_PV_INT8, pv32 = policy->pv == TLAMP_PV_AUTO || policy->pv == TLAMP_PV_F32;
-    const bool values = pv32 || (pv8 && policy->state == TLAMP_STATE_F32);
-    const tl_kernel *kernel = tl_find_kernel(&ref->problem);
+    const bool values = pv32 || policy->state == TLAMP_STATE_F32;
+    const tl_machine here = tl_this_machine();
+    tlamp_pv pv = policy->pv; /* AUTO: what it is on this machine */
+    const tl_kernel *kernel = tl_find_kernel(&pv, &here, &ref->problem);
     bound->ref = ref;
     bound->planes = kernel && kernel->planes;
+    bound->bf16_values = pv == TLAMP_PV_BF16;
     bound->promised = values && ref->problem.num_policies == 1 && (high || (int8 && !odd));
     if (pv8 && bound->promised) {
         bound->v_step = zeroed(ref->problem.num_heads_k, value_blocks(ref) * ref->problem.head_dim_v, sizeof(double));
@@ -569,13 +573,14 @@ static double eager_moves(const tl_ref_row *row)
  *   - exp2 itself once, and once per move of m, at least 8 ln 2 apart: 2 + (top - s) / 5.5;
  *   - m is rounded as a logit is, and does not cancel exactly where splits are merged: |top|;
  *   - each further split is merged by exp(lse_a - lse), with both rounded.
- * Where the reference is not lazy (f16 state, INT8 P V) it may move with every tile. */
-static double exponential_error(const tl_ref_row *row, double s, double size)
+ * Where the reference is not lazy (f16 state, INT8 P V) it may move with every tile. bf16 P comes from a short polynomial. */
+static double exponential_error(const tl_ref_bound *bound, const tl_ref_row *row, double s, double size)
 {
     const double merges = (double)tl_splits(&row->ref->problem) - 1;
     const double once = fabs(row->top) + (row->top - s) + 9 + eager_moves(row);
     const double merge = fabs(row->top) + size + log((double)row->seq.lk + 1) + 4;
-    return (double)TL_U_EXP * (once + (merges > 0 ? merges : 0) * merge);
+    const double polynomial = bound->bf16_values ? (double)TL_U_EXP_SHORT * (1 + (double)TL_U_EXP_SHORT) : 0;
+    return polynomial + (double)TL_U_EXP * (once + (merges > 0 ? merges : 0) * merge);
 }
 
 /* p expm1(eps). p is exp(s - lse), but may have underflowed where a huge eps could bring it back. */
@@ -592,7 +597,8 @@ static bool charge_row(const tl_ref_bound *bound, const tl_ref_row *row, double 
     if (row->sink != -HUGE_VAL) { /* a key without a value whose logit is given */
         const double limit = row->ref->policy.state == TLAMP_STATE_F16 ? F16_LIMIT : NAT_LIMIT;
         if (fabs(row->sink) > limit) return false;
-        const double eps = 4 * (double)TL_U * fabs(row->sink) + exponential_error(row, row->sink, fabs(row->sink));
+        const double eps = 4 * (double)TL_U * fabs(row->sink) +
+                           exponential_error(bound, row, row->sink, fabs(row->sink));
         charge(c, exp(row->sink - row->lse), row->sink - row->lse, eps);
         c->low = row->sink;
     }
@@ -601,7 +607,8 @@ static bool charge_row(const tl_ref_bound *bound, const tl_ref_row *row, double 
         c->n++;
         if (row->logit[j] == -HUGE_VAL) continue; /* weight 0 in any arithmetic */
         double size = 0;
-        const double eps = logit_error(bound, row, &route, j, key, &size) + exponential_error(row, row->logit[j], size);
+        const double eps = logit_error(bound, row, &route, j, key, &size) +
+                           exponential_error(bound, row, row->logit[j], size);
         if (!(eps < HUGE_VAL)) return false;
         charge(c, row->weight[j], row->logit[j] - row->lse, eps);
         c->low = fmin(c->low, row->logit[j]);
@@ -689,13 +696,23 @@ static double int8_error(const tl_ref_bound *bound, const tl_ref_row *row, const
     return weights * (largest + step / 2) + step / 2 * (1 + 0x1p-12);
 }
 
+/* bf16 P V: what P and V are rounded by, relative to sum p |v|; l is summed from P before that. Products are exact, and
+ * numbers below 2^-126, which count as 0, are among what vanishes. */
+static double bf16_error(const tl_ref_bound *bound, const tl_ref_row *row)
+{
+    if (!bound->bf16_values) return 0;
+    const double u = (double)TL_U_BF16, v = row->ref->problem.v_dtype == TLAMP_BF16 ? 0 : u;
+    return (1 + u) * (1 + v) - 1;
+}
+
 /* C2: |O^ - O| <= ||p^ - p||_1 / 2 (max V - min V), then the sums, what vanishes, and storage. */
 static void output_bound(const tl_ref_bound *promise, const tl_ref_row *row, const charges *c, double half_l1,
                          const double *o, const double *abs_pv, double *work, double *bound)
 {
     const tlamp_problem *p = &row->ref->problem;
     const double held = held_error(row);
-    const double sums = weights_error(row, c) + values_error(promise, row, c) + 2 * held / (1 - fmin(held, 0.5));
+    const double both = weights_error(row, c) + values_error(promise, row, c) + 2 * held / (1 - fmin(held, 0.5));
+    const double sums = both + (1 + both) * bf16_error(promise, row);
     double *low = work, *high = work + p->head_dim_v;
     value_range(row, work + 2 * p->head_dim_v, low, high);
     for (int32_t i = 0; i < p->head_dim_v; i++) {

@@ -81,7 +81,7 @@ static const axis axes[NUM_AXES] = {
                  "row_rand:0.5 g=2", "x3"},
                 false},
     [TILE] = {6, {"", " tile=64x64", " tile=128x128", " tile=32x32", " tile=16x16", " tile=256x192"}, false},
-    [VARIANT] = {4, {"", " quant=fly", " state=fp16", " pv=int8"}, true},
+    [VARIANT] = {6, {"", " quant=fly", " state=fp16", " pv=int8", " pv=bf16", " pv=f32"}, true},
     [MODIFIER] = {8,
                   {"", " scales=token", " scales=f16", " smooth-k", " smooth-k scales=token", " smooth-k scales=f16",
                    " hadamard", " smooth-k scales=token hadamard"},
@@ -317,6 +317,9 @@ static const char *const handpicked[][2] = {
     {"hq4 hk2 q1 k513 d128 f16 causal", "x3"},
     {"hq2 hk1 q200 k300 d64 causal data:outlier", "band:0.5 scales=token smooth-k hadamard"},
     {"q3 k70 d3 dv1000", "high"},
+    {"hq4 hk2 q257 k600 d128 bf16 causal", "high"},
+    {"hq4 hk2 q257 k600 d128 bf16", "int8 pv=bf16"},
+    {"q130 k300 d33 dv40 bf16 window:100,20", "high pv=bf16 tile=16x16"},
     {"hq2 hk1 q70 k130 d64 f16 causal", "lamp:fmt=e4m3/e4m11"},
     {"hq2 hk1 q33 k65 d40 window:20,5 mask:rowempty", "lamp:fmt=e4m3/e4m11,delta=off"},
 };

@@ -23,8 +23,16 @@ typedef struct expectation {
 
 #define PV32                                                                                                           \
     {                                                                                                                  \
-        [SCALAR] = "tlamp_fwd_dx__scalar", [AVX2] = "tlamp_fwd_pv32_dx__avx2", [AVX512] = "tlamp_fwd_pv32_dx__avx512", \
+        [SCALAR] = "tlamp_fwd_dx__scalar", [AVX2] = "tlamp_fwd_pv32_dx__avx2",                                         \
+        [AVXVNNI] = "tlamp_fwd_pv32_dx__avxvnni", [AVX512] = "tlamp_fwd_pv32_dx__avx512",                              \
         [AVX512VNNI] = "tlamp_fwd_pv32_dx__avx512vnni",                                                                \
+    }
+#define PV16                                                                                                           \
+    {                                                                                                                  \
+        [SCALAR] = "tlamp_fwd_pv16_dx__scalar", [AVX2] = "tlamp_fwd_pv16_dx__avx2",                                    \
+        [AVXVNNI] = "tlamp_fwd_pv16_dx__avxvnni", [AVX512] = "tlamp_fwd_pv16_dx__avx512",                              \
+        [AVX512VNNI] = "tlamp_fwd_pv16_dx__avx512vnni",                                                                \
+        [AVX512BF16] = "tlamp_fwd_pv16_dx__avx512bf16|tlamp_fwd_pv16_dx__avx512vnni",                                  \
     }
 #define SIMULATED                                                                                                      \
     {                                                                                                                  \
@@ -35,7 +43,16 @@ typedef struct expectation {
 static const expectation expectations[] = {
     {"hq8 q256 d128 f32", "high", PV32},
     {"hq8 q256 d128 f16", "high pv=f32", PV32},
-    {"hq8 q256 d128 bf16", "high pv=f32", PV32},
+    {"hq8 q256 d128 bf16",
+     "high pv=f32",
+     {[SCALAR] = "tlamp_fwd_dx__scalar",
+      [AVX2] = "tlamp_fwd_pv32_dx__avx2",
+      [AVXVNNI] = "tlamp_fwd_pv32_dx__avxvnni",
+      [AVX512] = "tlamp_fwd_pv32_dx__avx512",
+      [AVX512VNNI] = "tlamp_fwd_pv32_dx__avx512vnni",
+      [AVX512BF16] = "tlamp_fwd_qk16_pv32_dx__avx512bf16|tlamp_fwd_pv32_dx__avx512vnni"}},
+    {"hq8 q256 d128 f32", "high pv=bf16", PV16},
+    {"hq8 hk2 q256 d64 f16 causal", "int8 pv=bf16", PV16},
     {"hq8 hk2 q256 d64 f16 causal", "int8 pv=f32", PV32},
     {"hq8 q256 d128 f16", "band:0.5 pv=f32", PV32},
     {"hq8 q256 d128 f16", "int8 pv=f32 scales=token smooth-k", PV32},

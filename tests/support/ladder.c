@@ -11,14 +11,14 @@
 
 enum { MOST_KERNELS = 64 };
 
-/* The distinct instruction sets of the available kernels. */
+/* The distinct instruction sets of the kernels that run here, slow ones too: run_here names them. */
 static int find_isas(const char *isas[MOST_KERNELS])
 {
     tlamp_kernel_info kernels[MOST_KERNELS];
     const int count = tlamp_kernels(kernels, MOST_KERNELS);
     int found = 0;
     for (int i = 0; i < count && i < MOST_KERNELS; i++) {
-        int known = !kernels[i].available;
+        int known = !kernels[i].available && !kernels[i].slow;
         for (int j = 0; j < found; j++) known = known || strcmp(isas[j], kernels[i].isa) == 0;
         if (!known) isas[found++] = kernels[i].isa;
     }

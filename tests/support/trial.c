@@ -545,7 +545,8 @@ static void widen_bounds(trial *t, const double *abs_pv)
         if (isfinite(t->lse[i])) t->lse_bound[i] = 2 * t->lse_bound[i] + 0x1p-20 * (1 + fabs(t->lse[i]));
 }
 
-static bool compare_with_reference(trial *t, verdict *v)
+/* The bounds are those of the arithmetic that the kernel uses. */
+static bool compare_with_reference(trial *t, tlamp_pv pv, verdict *v)
 {
     const bool tensor_cores = t->device >= 0 && !t->exact;
     double *abs_pv = tensor_cores ? new_memory(trial_o_count(t), sizeof *abs_pv) : NULL;
@@ -556,7 +557,11 @@ static bool compare_with_reference(trial *t, verdict *v)
                                          .lse_bound = t->lse_bound,
                                          .abs_pv = abs_pv};
     tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
-    const tlamp_status status = tlamp_reference(&t->in.problem, &t->in.tensors, &out, NULL, &err);
+    tlamp_policy policy = *t->in.problem.policy;
+    tlamp_problem problem = t->in.problem;
+    policy.pv = pv;
+    problem.policy = &policy;
+    const tlamp_status status = tlamp_reference(&problem, &t->in.tensors, &out, NULL, &err);
     if (tensor_cores && !status) widen_bounds(t, abs_pv);
     free(abs_pv);
     if (status) return fail(v, "the reference: %s: %s", err.field, err.text);
@@ -645,7 +650,7 @@ verdict trial_verify(trial *t)
     v.kernel = tlamp_plan_kernel_name(plan);
     guard_inputs(t);
     const run first = {1, false, false, NULL, 0x5a, 0xff, t->device < 0 ? ON_HOST : HOST_MEMORY};
-    if (execute(t, plan, &first, &t->result, &v)) (void)compare_with_reference(t, &v);
+    if (execute(t, plan, &first, &t->result, &v)) (void)compare_with_reference(t, tlamp_plan_pv(plan), &v);
     if (v.passed && t->device < 0) run_again(t, plan, &v);
     if (v.passed && t->device >= 0) run_there(t, plan, &v);
     if (v.unsupported) v.passed = true;

@@ -430,7 +430,6 @@ static const bad_field unsupported_fields[] = {
     FIELD(I32, num_policies, HQ),
 };
 static const bad_field unsupported_policy_fields[] = {
-    POLICY_FIELD(I32, pv, TLAMP_PV_BF16),
 };
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])

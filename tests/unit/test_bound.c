@@ -403,6 +403,7 @@ static attention make(int32_t hq, int32_t hk, int64_t lq, int64_t lk, int32_t d,
     a.t.words_stride_row = a.p.words_per_row;
     a.t.alibi_slopes = a.slopes;
     a.t.sinks = a.sinks;
+    a.policy.pv = TLAMP_PV_F32; /* AUTO may be bf16, whose bound is wider */
     return a;
 }
 
@@ -479,21 +480,66 @@ static ratio compare(attention *a)
     return r;
 }
 
+static void gaussian_attention(tlamp_policy_kind kind, tlamp_scales scales, tlamp_pv pv)
+{
+    attention a = make(2, 1, 200, 300, 64, 32);
+    a.p.mask = TLAMP_MASK_CAUSAL;
+    a.policy.kind = kind;
+    a.policy.scales = scales;
+    a.policy.hadamard = scales == 2;
+    a.policy.pv = pv;
+    const ratio r = compare(&a);
+    cr_log_info("policy %d, scales %d, pv %d: err / bound %.3g largest, %.3g mean, %.3g lse", kind, scales, pv,
+                r.largest, r.mean, r.lse);
+    cr_assert(r.largest > 1e-3 && r.mean > 1e-4);
+    drop(&a);
+}
+
 Test(bound, holds_and_is_not_useless_on_gaussian_data)
 {
     for (int policy = 0; policy <= TLAMP_POLICY_X3; policy++)
-        for (int scales = 0; scales < 3; scales++) {
-            attention a = make(2, 1, 200, 300, 64, 32);
-            a.p.mask = TLAMP_MASK_CAUSAL;
-            a.policy.kind = policy;
-            a.policy.scales = scales;
-            a.policy.hadamard = scales == 2;
-            const ratio r = compare(&a);
-            cr_log_info("policy %d, scales %d: err / bound %.3g largest, %.3g mean, %.3g lse", policy, scales,
-                        r.largest, r.mean, r.lse);
-            cr_assert(r.largest > 1e-3 && r.mean > 1e-4);
-            drop(&a);
-        }
+        for (int scales = 0; scales < 3; scales++)
+            for (int pv = TLAMP_PV_F32; pv <= TLAMP_PV_BF16; pv++) gaussian_attention(policy, scales, pv);
+}
+
+/* Every weight but one lies just below the middle between two numbers of bf16, and so does every value: all are rounded the
+ * same way, and the bound is reached but for the one. */
+Test(bound, bf16_values_reach_it)
+{
+    attention a = make(1, 1, 1, 64, 1, 4);
+    a.policy.pv = TLAMP_PV_BF16;
+    a.p.softmax_scale = 1;
+    a.q[0] = 1;
+    for (int j = 0; j < 64; j++) {
+        a.k[j] = j ? logf(0.5f + 0.45f * 0x1p-8f) : 0; /* P: 1, and the others */
+        for (int c = 0; c < 4; c++) a.v[4 * j + c] = 1 + 0.999f * 0x1p-8f;
+    }
+    const ratio r = compare(&a);
+    cr_assert(r.largest > 0.8, "%g", r.largest);
+    drop(&a);
+}
+
+/* AUTO is what a plan says it is. */
+Test(bound, of_auto)
+{
+    double bound[3];
+    for (int pv = TLAMP_PV_AUTO; pv <= TLAMP_PV_BF16; pv++) {
+        random_state = 9;
+        attention a = make(1, 1, 1, 40, 16, 1);
+        a.policy.kind = TLAMP_POLICY_INT8;
+        a.policy.pv = pv;
+        a.p.policy = &a.policy;
+        const tlamp_reference_outputs out = {sizeof out, NULL, NULL, NULL, NULL, &bound[pv], NULL, 0};
+        cr_assert_eq(tlamp_reference(&a.p, &a.t, &out, NULL, NULL), TLAMP_OK);
+        tlamp_plan *plan;
+        cr_assert_eq(tlamp_plan_create(&plan, &a.p, NULL, NULL), TLAMP_OK);
+        const tlamp_pv is = tlamp_plan_pv(plan);
+        tlamp_plan_destroy(plan);
+        if (pv != TLAMP_PV_AUTO) cr_assert_eq(is, pv);
+        if (pv == TLAMP_PV_BF16) cr_assert(bound[TLAMP_PV_F32] < bound[TLAMP_PV_BF16]);
+        drop(&a);
+    }
+    cr_assert(bound[TLAMP_PV_AUTO] == bound[TLAMP_PV_F32] || bound[TLAMP_PV_AUTO] == bound[TLAMP_PV_BF16]);
 }
 
 static void random_attention(uint64_t seed)
@@ -510,6 +556,7 @@ static void random_attention(uint64_t seed)
     a.policy.smooth_k = draw(3) == 0;
     a.policy.block_n = 16 << draw(3);
     a.policy.block_m = 16 << draw(4);
+    a.policy.pv = (tlamp_pv)draw(3);
     p->words_per_row = 1;
     p->o_dtype = (tlamp_dtype)draw(3);
     p->softmax_scale = draw(3) ? 0 : (float)uniform();
