@@ -13,32 +13,36 @@ static float run_fma(int64_t steps)
     volatile float source = 0.5f;
     const __m256 a = _mm256_set1_ps(source), b = a;
     __m256 c[CHAINS], sum = _mm256_setzero_ps();
+    UNROLL
     for (int i = 0; i < CHAINS; i++) c[i] = _mm256_set1_ps((float)i);
     for (int64_t step = 0; step < steps; step++) {
         UNROLL
         for (int i = 0; i < CHAINS; i++) c[i] = _mm256_fmadd_ps(c[i], a, b);
     }
+    UNROLL
     for (int i = 0; i < CHAINS; i++) sum = _mm256_add_ps(sum, c[i]);
     return _mm256_cvtss_f32(sum);
 }
 
 /* Exact int8 products without VNNI: codes widened to int16, pairs multiplied and added by vpmaddwd, then a sum. */
-enum { CODES = 16 };
+enum { INT8_CHAINS = 8, CODES = 16 };
 
 static float run_int8(int64_t steps)
 {
     volatile short source = 1;
     __m256i a = _mm256_set1_epi16(source), b = a;
-    __m256i c[CHAINS], sum = _mm256_setzero_si256();
-    for (int i = 0; i < CHAINS; i++) c[i] = _mm256_set1_epi32(i);
+    __m256i c[INT8_CHAINS], sum = _mm256_setzero_si256();
+    UNROLL
+    for (int i = 0; i < INT8_CHAINS; i++) c[i] = _mm256_set1_epi32(i);
     for (int64_t step = 0; step < steps; step++) {
         UNROLL
-        for (int i = 0; i < CHAINS; i++) {
+        for (int i = 0; i < INT8_CHAINS; i++) {
             __asm__ volatile("" : "+x"(a)); /* another operand each time, for all that is known */
             c[i] = _mm256_add_epi32(c[i], _mm256_madd_epi16(a, b));
         }
     }
-    for (int i = 0; i < CHAINS; i++) sum = _mm256_add_epi32(sum, c[i]);
+    UNROLL
+    for (int i = 0; i < INT8_CHAINS; i++) sum = _mm256_add_epi32(sum, c[i]);
     return (float)_mm256_extract_epi32(sum, 0);
 }
 

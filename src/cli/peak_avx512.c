@@ -12,11 +12,13 @@ static float run_fma(int64_t steps)
     volatile float source = 0.5f;
     const __m512 a = _mm512_set1_ps(source), b = a;
     __m512 c[CHAINS], sum = _mm512_setzero_ps();
+    UNROLL
     for (int i = 0; i < CHAINS; i++) c[i] = _mm512_set1_ps((float)i);
     for (int64_t step = 0; step < steps; step++) {
         UNROLL
         for (int i = 0; i < CHAINS; i++) c[i] = _mm512_fmadd_ps(c[i], a, b);
     }
+    UNROLL
     for (int i = 0; i < CHAINS; i++) sum = _mm512_add_ps(sum, c[i]);
     return _mm512_cvtss_f32(sum);
 }
@@ -61,9 +63,9 @@ static float run_softmax(int64_t steps)
     return _mm512_reduce_add_ps(total);
 }
 
-const peak_loop peak_fma_avx512 = {"fma_zmm", "avx512", "avx512f", 1000000, OPERATIONS, run_fma, NULL};
-const peak_loop peak_softmax_avx512 = {"softmax_zmm", "avx512", "avx512f", 40000, ROW, run_softmax, NULL};
+const peak_loop peak_fma_avx512 = {"fma_zmm", "avx512", "avx512f avx512vl", 1000000, OPERATIONS, run_fma, NULL};
+const peak_loop peak_softmax_avx512 = {"softmax_zmm", "avx512", "avx512f avx512vl", 40000, ROW, run_softmax, NULL};
 #else
-const peak_loop peak_fma_avx512 = {"fma_zmm", "avx512", "avx512f", 1, 0, NULL, NULL};
-const peak_loop peak_softmax_avx512 = {"softmax_zmm", "avx512", "avx512f", 1, 0, NULL, NULL};
+const peak_loop peak_fma_avx512 = {"fma_zmm", "avx512", "avx512f avx512vl", 1, 0, NULL, NULL};
+const peak_loop peak_softmax_avx512 = {"softmax_zmm", "avx512", "avx512f avx512vl", 1, 0, NULL, NULL};
 #endif

@@ -11,6 +11,7 @@ static float run(int64_t steps)
     volatile int source = 1;
     const __m256i a = _mm256_set1_epi8((char)source), b = a;
     __m256i c[CHAINS], sum = _mm256_setzero_si256();
+    UNROLL
     for (int i = 0; i < CHAINS; i++) c[i] = _mm256_set1_epi32(i);
     for (int64_t step = 0; step < steps; step++) {
         UNROLL
@@ -18,6 +19,7 @@ static float run(int64_t steps)
         UNROLL
         for (int i = 0; i < CHAINS; i++) __asm__("" : "+x"(c[i])); /* sums of integers may be regrouped: not these */
     }
+    UNROLL
     for (int i = 0; i < CHAINS; i++) sum = _mm256_add_epi32(sum, c[i]);
     return (float)_mm256_extract_epi32(sum, 0);
 }

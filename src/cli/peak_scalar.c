@@ -11,11 +11,13 @@ static float run_fma(int64_t steps)
     volatile float source = 0.5f;
     const float a = source, b = source;
     float c[CHAINS], sum = 0;
+    UNROLL
     for (int i = 0; i < CHAINS; i++) c[i] = (float)i;
     for (int64_t step = 0; step < steps; step++) {
         UNROLL
         for (int i = 0; i < CHAINS; i++) c[i] = c[i] * a + b;
     }
+    UNROLL
     for (int i = 0; i < CHAINS; i++) sum += c[i];
     return sum;
 }
