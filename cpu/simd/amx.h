@@ -26,6 +26,7 @@ enum {
 /* ---- the tile registers: 0 to 3 accumulate (row tile 0 with column tiles 0 and 1, then row tile 1), 4 and 5 are A, 6 and 7
  * are B. two_rows and two_columns are constants where they are called. */
 
+#define TL_WOVEN 1
 #define TL_OWN_AGENT /* instead of simd/operands.h */
 
 /* A task begins and ends. A thread's registers are saved with it, but the state costs nothing only once it is released. */

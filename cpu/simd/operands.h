@@ -14,7 +14,8 @@
  *   void tl_high_pack(x, high, begin, end)                packs keys [begin, end), multiples of TL_PANEL
  *   void tl_high_begin(x, high)                           the form of the task's queries; x->q holds them as floats
  *   void tl_high_scores(x, high, row, rows, at, n, s)     x->factor * q . k of rows [row, row + rows) and keys
- *                                                         [at, at + n), n a multiple of TL_PANEL, into s
+ *                                                         [at, at + n), n a multiple of TL_PANEL, into s. TL_WOVEN: q . k
+ *                                                         where x->passes->raw, and x->passes->top kept
  * tl_int8: the same names, and
  *   void tl_int8_scales(x, int8, begin, end)              comes before tl_int8_pack, for whole units
  * tl_values:
@@ -23,6 +24,7 @@
  *                                                         has a NaN or Inf, and is left out of the run
  *   float tl_values_weigh(p, n, ref)                      one row's logits become P = 2^(logit - ref), in place, in the form
  *                                                         that it multiplies with; returns their sum, unrounded
+ *   float tl_values_weigh_raw(p, n, factor, ref)          with TL_WOVEN instead: the logits are p * factor, rounded
  *   void tl_values_run(x, values, rows, p, at, n, o)      O += P V: columns [0, n) of P, whose keys begin at `at`
  *   float tl_values_weight(p, j)                          the number that column j of a row of P stands for
  *
@@ -64,6 +66,18 @@ enum {
 /* A call that stays one: inlined into a large caller, register tiles may spill. */
 #define TL_CALL static __attribute__((noinline))
 
+/* 1: the products look for the largest scores too, while their unit works on the next ones, and may leave the factor to the
+ * pass that makes weights. */
+#ifndef TL_WOVEN
+#define TL_WOVEN 0
+#endif
+
+typedef struct {
+    int32_t raw;                  /* the high products leave the factor out */
+    int32_t topped;               /* top is good */
+    float top[TL_ROWS][TL_LANES]; /* largest scores of a row as they are stored, by lanes; NaN is not one */
+} tl_passes;
+
 typedef struct {
     tl_cpu cpu;
     int32_t d, dv;
@@ -74,6 +88,7 @@ typedef struct {
     int64_t ahead; /* from there to that of the span after it; past the last key where there is none */
     float *q;      /* [rows][q_stride] the task's queries */
     float *token;  /* [max(q_stride, o_stride)] scratch: a row as floats */
+    tl_passes *passes;
 } tl_operands;
 
 TL_INLINE int32_t tl_least(int64_t a, int64_t b) { return (int32_t)(a < b ? a : b); }

@@ -31,6 +31,7 @@ typedef struct {
 /* Scores of one row block against its part of a span. Logits in log2 units, if need be after tl_logits. */
 typedef struct {
     float *s;     /* [TL_ROWS][TL_SCORE_STRIDE] */
+    float factor; /* what the logits are, is s times this */
     int32_t cols; /* in use: a multiple of TL_PANEL, no further than the block's last row sees */
 } tl_scores;
 
@@ -82,6 +83,7 @@ static void tl_lay_out(tl_ctx *x, const tl_shape *shape, tl_arena *a)
     in->token = tl_take(a, tl_max64(in->q_stride, in->o_stride) * 4);
     x->o = tl_take(a, rows * in->o_stride * 4);
     x->scores = tl_take(a, (int64_t)TL_ROWS * TL_SCORE_STRIDE * 4);
+    in->passes = tl_take(a, TL_WOVEN ? (int64_t)sizeof *in->passes : 0);
     tl_high_lay_out_task(&x->high, shape, rows, a);
     tl_int8_lay_out_task(&x->int8, shape, rows, a);
     tl_values_lay_out_task(&x->values, shape, rows, a);
@@ -161,6 +163,14 @@ static void tl_scores_issue(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
     const int64_t seen = tl_key_end(&t->mask, tl_row_tokens(t, first, rows).last) - key;
     s->s = x->scores;
     s->cols = (int32_t)tl_round_up(tl_min64(seen, (int64_t)span.count * tile), TL_PANEL);
+    s->factor = 1.f;
+    if (TL_WOVEN) {
+        tl_passes *p = x->in.passes;
+        p->raw = span.route == 0; /* all high */
+        p->topped = 1;
+        if (p->raw) s->factor = x->in.factor;
+        for (int32_t r = 0; r < rows; r++) tl_v_store(p->top[r], tl_v_set(-TL_INF));
+    }
     for (int32_t j = 0, n; j < s->cols; j += n) { /* runs of one route */
         const int route = span.route >> (j / tile) & 1;
         for (n = tile; j + n < s->cols && (span.route >> ((j + n) / tile) & 1) == route;) n += tile;
@@ -351,15 +361,21 @@ static void tl_mask(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
     }
 }
 
+/* The product of the largest number is the largest product: rounding keeps the order. */
 static void tl_row_max(const tl_ctx *x, const tl_scores *s, tl_span span, int32_t rb, float top[TL_ROWS])
 {
-    (void)span;
-    for (int32_t r = 0, n = tl_rows_here(x, rb); r < TL_ROWS; r++) {
+    const int32_t n = tl_rows_here(x, rb);
+    const tl_passes *p = x->in.passes;
+    if (TL_WOVEN && p->topped && !span.edge && tl_logits_are_plain(x->in.cpu.call)) {
+        for (int32_t r = 0; r < TL_ROWS; r++) top[r] = r < n ? tl_v_top(tl_v_load(p->top[r])) * s->factor : -TL_INF;
+        return;
+    }
+    for (int32_t r = 0; r < TL_ROWS; r++) {
         tl_v lane[2] = {tl_v_set(-TL_INF), tl_v_set(-TL_INF)};
         const float *row = s->s + r * TL_SCORE_STRIDE;
         for (int32_t i = 0; r < n && i < s->cols; i += TL_PANEL)
             TL_UNROLL for (int j = 0; j < TL_PARTS; j++) lane[j] = tl_v_max(tl_v_load(row + i + j * TL_LANES), lane[j]);
-        top[r] = tl_v_top(tl_v_max(lane[0], lane[1])); /* NaN is not a maximum */
+        top[r] = tl_v_top(tl_v_max(lane[0], lane[1])) * s->factor; /* NaN is not a maximum */
     }
 }
 
@@ -384,8 +400,14 @@ TL_INLINE int tl_any(const tl_ctx *x, int predicate)
 static void tl_exp(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, const float ref[TL_ROWS], float sum[TL_ROWS])
 {
     (void)span;
-    for (int32_t r = 0, n = tl_rows_here(x, rb); r < TL_ROWS; r++)
-        sum[r] = r < n ? tl_values_weigh(s->s + r * TL_SCORE_STRIDE, s->cols, ref[r]) : 0.f;
+    for (int32_t r = 0, n = tl_rows_here(x, rb); r < TL_ROWS; r++) {
+        float *p = s->s + r * TL_SCORE_STRIDE;
+#if TL_WOVEN
+        sum[r] = r < n ? tl_values_weigh_raw(p, s->cols, s->factor, ref[r]) : 0.f;
+#else
+        sum[r] = r < n ? tl_values_weigh(p, s->cols, ref[r]) : 0.f;
+#endif
+    }
 }
 
 TL_INLINE void tl_rescale(tl_ctx *x, tl_acc *acc, int32_t rb, const float lambda[TL_ROWS])

@@ -149,36 +149,55 @@ TL_INLINE void tl_high_block(const int two_rows, const int two_columns, const tl
     tl_tiles_store(two_rows, two_columns, s, TL_SCORE_STRIDE);
 }
 
-TL_INLINE void tl_high_blocks(const int two_rows, const tl_high *h, int32_t row, int64_t at, int32_t n, float *s)
+/* What remains to be done with columns [j, j + 16 P) of a block's products. The unit works on the next ones meanwhile. */
+TL_INLINE void tl_high_pass(const int P, const tl_operands *x, int32_t rows, float *s)
+{
+    const tl_v factor = tl_v_set(x->factor);
+    const int raw = x->passes->raw;
+    for (int32_t r = 0; r < rows; r++, s += TL_SCORE_STRIDE) {
+        tl_v top = tl_v_load(x->passes->top[r]);
+        TL_UNROLL for (int j = 0; j < P; j++)
+        {
+            tl_v t = tl_v_load(s + j * TL_LANES);
+            if (!raw) tl_v_store(s + j * TL_LANES, t = tl_v_mul(t, factor));
+            top = tl_v_max(t, top);
+        }
+        tl_v_store(x->passes->top[r], top);
+    }
+}
+
+TL_INLINE void tl_high_blocks(const int two_rows, const tl_operands *x, const tl_high *h, int32_t row, int32_t rows,
+                              int64_t at, int32_t n, float *s)
 {
     int32_t j = 0;
-    for (; j + 2 * TL_PANEL <= n; j += 2 * TL_PANEL) tl_high_block(two_rows, 1, h, row, at + j, s + j);
+    for (; j + 2 * TL_PANEL <= n; j += 2 * TL_PANEL) {
+        tl_high_block(two_rows, 1, h, row, at + j, s + j);
+        if (j) tl_high_pass(2, x, rows, s + j - 2 * TL_PANEL);
+    }
     if (j < n) tl_high_block(two_rows, 0, h, row, at + j, s + j);
+    if (j) tl_high_pass(2, x, rows, s + j - 2 * TL_PANEL);
+    if (j < n) tl_high_pass(1, x, rows, s + j);
 }
 
 static void tl_high_flagged(const tl_operands *x, const tl_high *h, int32_t row, int32_t rows, int64_t at, int32_t n,
                             float *s)
 {
     const int64_t key = x->first + at;
+    const float factor = x->passes->raw ? 1.f : x->factor;
+    x->passes->topped = 0;
     for (int32_t r = 0; r < rows; r++)
         for (int32_t j = 0; j < n && key + j < x->cpu.seq->lk; j++)
             if (h->q_flagged[row + r] || h->flagged[at + j])
                 s[r * TL_SCORE_STRIDE + j] = tl_dot_flagged(&x->cpu, x->q + (int64_t)(row + r) * x->q_stride, key + j) *
-                                             x->factor;
+                                             factor;
 }
 
 static void tl_high_scores(const tl_operands *x, const tl_high *h, int32_t row, int32_t rows, int64_t at, int32_t n,
                            float *s)
 {
-    const tl_v factor = tl_v_set(x->factor);
     if (rows > TL_PANEL)
-        tl_high_blocks(1, h, row, at, n, s);
+        tl_high_blocks(1, x, h, row, rows, at, n, s);
     else
-        tl_high_blocks(0, h, row, at, n, s);
-    for (int32_t r = 0; r < rows; r++)
-        for (int32_t j = 0; j < n; j += TL_LANES) {
-            float *to = s + r * TL_SCORE_STRIDE + j;
-            tl_v_store(to, tl_v_mul(tl_v_load(to), factor));
-        }
+        tl_high_blocks(0, x, h, row, rows, at, n, s);
     if (h->some_q_flagged || tl_any_marked(h->panels_flagged, at, n)) tl_high_flagged(x, h, row, rows, at, n, s);
 }

@@ -99,14 +99,15 @@ static void tl_values_pack(const tl_operands *x, const tl_values *v, int64_t beg
 
 /* ---- P */
 
-TL_INLINE float tl_values_weigh(float *p, int32_t n, float ref)
+TL_INLINE float tl_values_weigh_raw(float *p, int32_t n, float factor, float ref)
 {
-    const tl_v m = tl_v_set(ref), never = tl_v_set(-TL_INF);
+    const tl_v m = tl_v_set(ref), scale = tl_v_set(factor), never = tl_v_set(-TL_INF);
     uint16_t *to = (uint16_t *)(void *)p + TL_P_AT;
     tl_v lane[2] = {tl_v_set(0.f), tl_v_set(0.f)};
     for (int32_t i = 0; i < n; i += TL_DEPTH) {
         const int whole = i + TL_PANEL < n;
-        const tl_v t = tl_v_sub(tl_v_load(p + i), m), u = whole ? tl_v_sub(tl_v_load(p + i + TL_PANEL), m) : never;
+        const tl_v x = tl_v_load(p + i), y = whole ? tl_v_load(p + i + TL_PANEL) : never;
+        const tl_v t = tl_v_sub(tl_v_mul(x, scale), m), u = tl_v_sub(tl_v_mul(y, scale), m);
 #if TL_P_PLANES == 1
         const tl_v a = tl_v_exp2_short(t), b = tl_v_exp2_short(u);
         _mm512_storeu_si512(to + i, (__m512i)_mm512_cvtne2ps_pbh(b, a));
