@@ -7,7 +7,7 @@
 #include "simd/avx2.h"
 
 typedef uint8_t tl_qcode; /* of a query: int8_t in the same bits */
-enum { TL_CODES = 4, TL_KEY_BIAS = 128 };
+enum { TL_CODES = 4, TL_KEY_BIAS = 128, TL_CODE_UNITS = 1 };
 
 TL_INLINE tl_vi tl_vi_dot(tl_vi sum, tl_vi q, tl_vi k)
 {
