@@ -102,16 +102,6 @@ TL_INLINE void tl_tiles_dot_bytes(const int two_rows, const int two_columns)
     if (two_rows && two_columns) _tile_dpbssd(3, 5, 7);
 }
 
-/* 2^x as tl_v_exp2, relative error 8.6e-5: enough for a number that is rounded to bf16. */
-TL_INLINE tl_v tl_v_exp2_short(tl_v x)
-{
-    const tl_v r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);
-    tl_v p = tl_v_fma(tl_v_set(.0770672235f), r, tl_v_set(.227644674f));
-    p = tl_v_fma(p, r, tl_v_set(.695116919f));
-    p = tl_v_fma(p, r, tl_v_set(1.f));
-    return _mm512_scalef_ps(p, x);
-}
-
 /* ---- planes: a number as a sum of bf16 numbers, each the leading 8 significant bits of what the ones before it leave. So the
  * planes of a number have its sign and are never larger, and three hold any f32, two any f16, one any bf16 exactly (where
  * they are not below 2^-126, which a tile product takes for 0). */
