@@ -2,7 +2,7 @@
 #include "simd/avx512vnni.h"
 
 #define TL_ROWS 8
-#define TL_ROW_BLOCKS 2
+#define TL_ROW_BLOCKS 1
 #include "simd/products_int8.inc.h"
 #include "simd/products_rows.inc.h"
 #include "simd/values_rows.inc.h"

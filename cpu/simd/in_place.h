@@ -16,10 +16,13 @@ TL_INLINE int tl_is_few_rows(const tlamp_problem *p)
            p->max_seqlen_q <= p->policy->block_m && p->policy->block_n >= 64;
 }
 
-/* Rows of a register tile. */
-TL_INLINE int32_t tl_few_tile(int32_t left) { return left >= 4 ? 4 : left >= 2 ? 2 : 1; }
+/* Rows of a register tile: 8 where the accumulators for two keys, or two vectors of channels, fit beside them. */
+TL_INLINE int32_t tl_few_tile(int32_t left)
+{
+    return TL_FEW_TILE >= 16 && left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+}
 
-TL_INLINE void tl_prefetch_line(const unsigned char *p) { __builtin_prefetch(p, 0, 2); } /* to the second level */
+TL_INLINE void tl_prefetch_line(const unsigned char *p) { __builtin_prefetch(p, 0, 3); } /* to the first level */
 
 TL_INLINE void tl_prefetch_bytes(const unsigned char *p, int64_t bytes)
 {

@@ -105,12 +105,12 @@ TL_INLINE void tl_score_panel(const int R, const int32_t dtype, const tl_operand
         for (int32_t r = 0, n; r < rows; r += n) {                                                                     \
             n = tl_few_tile(rows - r);                                                                                 \
             float *to = s + r * TL_SCORE_STRIDE;                                                                       \
-            if (n == 4)                                                                                                \
-                tl_score_panel(4, dtype, x, row + r, k, scale, to);                                                    \
-            else if (n == 2)                                                                                           \
-                tl_score_panel(2, dtype, x, row + r, k, scale, to);                                                    \
-            else                                                                                                       \
-                tl_score_panel(1, dtype, x, row + r, k, scale, to);                                                    \
+            switch (n) {                                                                                               \
+            case 8: tl_score_panel(TL_FEW_TILE / 2, dtype, x, row + r, k, scale, to); break;                           \
+            case 4: tl_score_panel(4, dtype, x, row + r, k, scale, to); break;                                         \
+            case 2: tl_score_panel(2, dtype, x, row + r, k, scale, to); break;                                         \
+            default: tl_score_panel(1, dtype, x, row + r, k, scale, to);                                               \
+            }                                                                                                          \
         }                                                                                                              \
     }
 TL_SCORE_PANELS(TL_F32)
@@ -118,21 +118,35 @@ TL_SCORE_PANELS(TL_F16)
 TL_SCORE_PANELS(TL_BF16)
 TL_SCORE_PANELS(TL_I8)
 
+/* The rows of 16 keys. What stands for keys that do not exist is never seen. */
+TL_INLINE void tl_key_rows(const tl_operands *x, const tl_high *h, int64_t key, const unsigned char *k[TL_PANEL],
+                           float scale[TL_PANEL])
+{
+    const tl_cpu *c = &x->cpu;
+    const unsigned char *p = h->key + key * h->stride;
+    const int32_t used = tl_least(TL_PANEL, c->seq->lk - key);
+    for (int32_t i = 0; i < TL_PANEL; i++) {
+        k[i] = p;
+        if (i + 1 < used) p += h->stride;
+    }
+    for (int32_t i = 0; c->call->k.dtype == TL_I8 && i < TL_PANEL; i++)
+        scale[i] = tl_key_scale(c->call, c->seq, c->kv_head, key + (i < used ? i : used - 1));
+}
+
 static void tl_high_scores(const tl_operands *x, const tl_high *h, int32_t row, int32_t rows, int64_t at, int32_t n,
                            float *s)
 {
     const tl_cpu *c = &x->cpu;
-    const int32_t dtype = c->call->k.dtype;
+    const int64_t key = x->first + at;
     for (int32_t j = 0; j < n; j += TL_PANEL, s += TL_PANEL) {
         const unsigned char *k[TL_PANEL];
         float scale[TL_PANEL];
-        for (int32_t i = 0; i < TL_PANEL; i++) { /* what stands for keys that do not exist is never seen */
-            const int64_t key = tl_min64(x->first + at + j + i, c->seq->lk - 1);
-            k[i] = h->key + key * h->stride;
-            if (dtype == TL_I8) scale[i] = tl_key_scale(c->call, c->seq, c->kv_head, key);
-        }
-        tl_prefetch_rows(c, &c->call->v, x->dv, x->first + at + j, TL_PANEL);
-        switch (dtype) {
+        tl_key_rows(x, h, key + j, k, scale);
+        if (j + TL_PANEL < n)
+            tl_prefetch_rows(c, &c->call->k, x->d, key + j + TL_PANEL, TL_PANEL);
+        else
+            tl_prefetch_rows(c, &c->call->v, x->dv, key, TL_PANEL);
+        switch (c->call->k.dtype) {
         case TL_F32: tl_score_panels_TL_F32(x, row, rows, k, scale, s); break;
         case TL_F16: tl_score_panels_TL_F16(x, row, rows, k, scale, s); break;
         case TL_BF16: tl_score_panels_TL_BF16(x, row, rows, k, scale, s); break;

@@ -40,7 +40,7 @@ static int tl_value_is_nonfinite(const tl_operands *x, int64_t key)
     return tl_is_nan(tl_v_sum(bad));
 }
 
-/* V stays where it is. It matters whether it is finite only where some row does not see a key. */
+/* V stays where it is. Keys that every row sees need no mark: their V goes into every row, whatever it is. */
 static void tl_values_pack(const tl_operands *x, const tl_values *v, int64_t begin, int64_t end)
 {
     for (int64_t key = begin; key < end; key += TL_PANEL) {
@@ -64,7 +64,7 @@ TL_INLINE void tl_value_tile(const int R, const int C, const int32_t dtype, cons
                              const float *scale, const float *p, int32_t n, int32_t c, const int32_t left, float *o,
                              int64_t o_stride)
 {
-    tl_v a[4][TL_MOST_VECTORS];
+    tl_v a[8][TL_MOST_VECTORS];
     o += c;
     TL_UNROLL for (int i = 0; i < R; i++) TL_UNROLL for (int j = 0; j < C; j++)
         a[i][j] = tl_v_load(o + i * o_stride + j * TL_LANES);
@@ -115,12 +115,12 @@ TL_INLINE void tl_value_tiles(const int R, const int32_t dtype, const unsigned c
     {                                                                                                                  \
         for (int32_t r = 0, m; r < rows; r += m, p += m * TL_SCORE_STRIDE, o += (int64_t)m * x->o_stride) {            \
             m = tl_few_tile(rows - r);                                                                                 \
-            if (m == 4)                                                                                                \
-                tl_value_tiles(4, dtype, v, stride, scale, p, n, x->dv, o, x->o_stride);                               \
-            else if (m == 2)                                                                                           \
-                tl_value_tiles(2, dtype, v, stride, scale, p, n, x->dv, o, x->o_stride);                               \
-            else                                                                                                       \
-                tl_value_tiles(1, dtype, v, stride, scale, p, n, x->dv, o, x->o_stride);                               \
+            switch (m) {                                                                                               \
+            case 8: tl_value_tiles(TL_FEW_TILE / 2, dtype, v, stride, scale, p, n, x->dv, o, x->o_stride); break;      \
+            case 4: tl_value_tiles(4, dtype, v, stride, scale, p, n, x->dv, o, x->o_stride); break;                    \
+            case 2: tl_value_tiles(2, dtype, v, stride, scale, p, n, x->dv, o, x->o_stride); break;                    \
+            default: tl_value_tiles(1, dtype, v, stride, scale, p, n, x->dv, o, x->o_stride);                          \
+            }                                                                                                          \
         }                                                                                                              \
     }
 TL_VALUE_ROWS(TL_F32)
@@ -148,19 +148,29 @@ static void tl_value_chunk(const tl_operands *x, int32_t rows, const float *p, i
     }
 }
 
-/* P is 0 where no key is; V ends there. Keys that are marked are left out. */
+/* How many of the keys from `at` on, at most n, lie before the next mark. */
+TL_INLINE int32_t tl_unmarked(const tl_values *v, int64_t at, int32_t n)
+{
+    int32_t i = 0;
+    while (i < n && !(v->nonfinite[(at + i) / TL_PANEL] >> (at + i) % TL_PANEL & 1))
+        i += v->nonfinite[(at + i) / TL_PANEL] ? 1 : TL_PANEL - (int32_t)((at + i) % TL_PANEL);
+    return i < n ? i : n;
+}
+
+/* P is 0 where no key is; V ends there. */
 static void tl_values_run(const tl_operands *x, const tl_values *v, int32_t rows, const float *p, int64_t at, int32_t n,
                           float *o)
 {
+    const tl_cpu *c = &x->cpu;
     const int64_t key = x->first + at;
-    const int32_t keys = tl_least(n, x->cpu.seq->lk - key);
-    for (int32_t i = 0, m; i < keys; i += m) {
-        const uint16_t marks = v->nonfinite[(at + i) / TL_PANEL];
-        m = tl_least(marks ? TL_PANEL : TL_VALUE_CHUNK, keys - i);
-        if (!marks && v->nonfinite[(at + i + m - 1) / TL_PANEL]) m = TL_PANEL;
-        tl_prefetch_rows(&x->cpu, &x->cpu.call->k, x->d, key + i + x->ahead, m);
-        for (int32_t j = 0; marks && j < m; j++)
-            if (!(marks >> j & 1)) tl_value_chunk(x, rows, p + i + j, key + i + j, 1, o);
-        if (!marks) tl_value_chunk(x, rows, p + i, key + i, m, o);
+    const int32_t keys = tl_least(n, c->seq->lk - key);
+    for (int32_t i = 0; i < keys;) {
+        const int32_t m = tl_unmarked(v, at + i, tl_least(TL_VALUE_CHUNK, keys - i));
+        if (i + m < keys)
+            tl_prefetch_rows(c, &c->call->v, x->dv, key + i + m, tl_least(TL_VALUE_CHUNK, keys - i - m));
+        else
+            tl_prefetch_rows(c, &c->call->k, x->d, x->span + x->ahead, TL_PANEL);
+        if (m > 0) tl_value_chunk(x, rows, p + i, key + i, m, o);
+        i += m > 0 ? m : 1; /* a mark */
     }
 }

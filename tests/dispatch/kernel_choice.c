@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cli/parse.h"
 #include "cli/policy.h"
 #include "cli/problem.h"
 #include "tilelamp/tilelamp.h"
@@ -34,6 +35,11 @@ typedef struct expectation {
         [AVX512VNNI] = "tlamp_fwd_pv16_dx__avx512vnni",                                                                \
         [AVX512BF16] = "tlamp_fwd_pv16_dx__avx512bf16|tlamp_fwd_pv16_dx__avx512vnni",                                  \
     }
+#define FEW                                                                                                            \
+    {                                                                                                                  \
+        [SCALAR] = "tlamp_fwd_dx__scalar", [AVX2] = "tlamp_fwd_few_dx__avx2", [AVX512] = "tlamp_fwd_few_dx__avx512",   \
+        [AVX512VNNI] = "tlamp_fwd_few_dx__avx512vnni",                                                                 \
+    }
 #define SIMULATED                                                                                                      \
     {                                                                                                                  \
         [SCALAR] = "tlamp_fwd_sim_dx__scalar", [AVX2] = "tlamp_fwd_sim_dx__avx2",                                      \
@@ -57,6 +63,8 @@ static const expectation expectations[] = {
     {"hq8 q256 d128 f16", "band:0.5 pv=f32", PV32},
     {"hq8 q256 d128 f16", "int8 pv=f32 scales=token smooth-k", PV32},
     {"hq8 q256 d128 f16", "x3 pv=f32", {[SCALAR] = "tlamp_fwd_dx__scalar"}},
+    {"hq32 hk8 q1 k4096 d128 f16", "high pv=f32", FEW},
+    {"hq32 hk8 q2 k4096 d80 bf16 causal splits:auto", "int8 pv=f32", FEW},
     {"q100 d80 dv40 f16", "high state=fp16", {[SCALAR] = "tlamp_fwd_state16_dx__scalar"}},
     {"q100 d80 dv40 f16", "int8 pv=int8", {[SCALAR] = "tlamp_fwd_pv8_dx__scalar"}},
     {"hq8 q256 d128 f16", "lamp:fmt=e4m3/e4m11", SIMULATED},
@@ -107,7 +115,7 @@ static void describe(tlamp_problem *p, const problem_spec *s, const tlamp_policy
     p->v_dtype = s->v_dtype;
     p->o_dtype = s->o_dtype;
     p->mask = s->mask;
-    p->num_splits = s->splits ? (int32_t)s->splits : 1;
+    p->num_splits = num_splits_of(s->splits);
     p->policy = policy;
     (void)tlamp_set_strides(p, TLAMP_TENSOR_BSHD, NULL);
 }
