@@ -86,10 +86,20 @@ static void merge_task(void *context, int64_t index, int32_t worker)
 
 /* ------------------------------------------------------------------------------------------------ run */
 
+/* A worker must have something to do: waking it costs as much as some ten thousand multiplications. */
+enum { LEAST_WORK = 1 << 16 };
+
+static int32_t team_of(const execution *e)
+{
+    const tl_shape *shape = &e->call.shape;
+    const double work = e->wave.pairs * (shape->head_dim_qk + shape->head_dim_v) / LEAST_WORK;
+    return work < 1 ? 1 : work < e->workers ? (int32_t)work : e->workers;
+}
+
 /* 0: a stranger was among the workers, so that some of the phase's results are missing, which the next would read. */
 static int run_phase(execution *e, int64_t count, tlamp_task task)
 {
-    tl_team_run(&e->exec, e->workers, count, task, e);
+    tl_team_run(&e->exec, team_of(e), count, task, e);
     return !atomic_load(&e->bad_worker);
 }
 

@@ -89,7 +89,7 @@ int64_t tl_make_wave(tl_wave *wave, const tlamp_plan *plan, const tl_call *call,
     const tl_shape *shape = &plan->shape;
     int64_t b = first;
     size_t used = 0;
-    *wave = (tl_wave){call, sequences + first, 0, 0, 0};
+    *wave = (tl_wave){call, sequences + first, 0, 0, 0, 0};
     for (; b < plan->problem.batch; b++) {
         tl_sequence *s = &sequences[b];
         const size_t bytes = tl_prepared_size(plan, s->lk);
@@ -100,6 +100,7 @@ int64_t tl_make_wave(tl_wave *wave, const tlamp_plan *plan, const tl_call *call,
         s->task_begin = wave->tasks;
         used += bytes;
         wave->units += tl_units(shape, s->lk) * shape->heads_k;
+        wave->pairs += (double)s->lq * (double)s->lk * shape->heads_q;
         wave->tasks += tl_row_tasks(shape, s->lq) * shape->heads_k * tl_head_tasks(shape);
     }
     wave->count = b - first;

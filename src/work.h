@@ -13,6 +13,7 @@ typedef struct {
     const tl_call *call;
     const tl_sequence *sequences;
     int64_t count, units, tasks;
+    double pairs; /* of a query and a key */
 } tl_wave;
 
 /* ---- what is prepared of one KV head's keys */

@@ -440,7 +440,8 @@ enum { TLAMP_MEMORY_HOST = 0, TLAMP_MEMORY_DEVICE = 1 };
 /* How to run a call. NULL or zeros: OpenMP with its default number of threads, on the host. */
 typedef struct tlamp_exec {
     size_t struct_size;
-    int32_t num_threads; /* 0: OpenMP's default, 1 inside a parallel region. With parallel_for: workers, >= 1 */
+    int32_t num_threads; /* 0: OpenMP's default, 1 inside a parallel region. Calls too small for so many threads run on
+                          * fewer. With parallel_for: workers, >= 1 */
     tlamp_parallel_for parallel_for; /* NULL: OpenMP */
     void *parallel_context;
     tlamp_allocator allocator; /* alloc NULL: malloc. Used only where the workspace argument is NULL */
