@@ -143,9 +143,9 @@ static void tl_high_scores(const tl_operands *x, const tl_high *h, int32_t row, 
         float scale[TL_PANEL];
         tl_key_rows(x, h, key + j, k, scale);
         if (j + TL_PANEL < n)
-            tl_prefetch_rows(c, &c->call->k, x->d, key + j + TL_PANEL, TL_PANEL);
+            tl_prefetch_rows(c, &c->call->k, x->d, key + j + TL_PANEL, TL_PANEL, 0);
         else
-            tl_prefetch_rows(c, &c->call->v, x->dv, key, TL_PANEL);
+            tl_prefetch_rows(c, &c->call->v, x->dv, key, TL_PANEL, 1);
         switch (c->call->k.dtype) {
         case TL_F32: tl_score_panels_TL_F32(x, row, rows, k, scale, s); break;
         case TL_F16: tl_score_panels_TL_F16(x, row, rows, k, scale, s); break;

@@ -167,9 +167,9 @@ static void tl_values_run(const tl_operands *x, const tl_values *v, int32_t rows
     for (int32_t i = 0; i < keys;) {
         const int32_t m = tl_unmarked(v, at + i, tl_least(TL_VALUE_CHUNK, keys - i));
         if (i + m < keys)
-            tl_prefetch_rows(c, &c->call->v, x->dv, key + i + m, tl_least(TL_VALUE_CHUNK, keys - i - m));
+            tl_prefetch_rows(c, &c->call->v, x->dv, key + i + m, tl_least(TL_VALUE_CHUNK, keys - i - m), 0);
         else
-            tl_prefetch_rows(c, &c->call->k, x->d, x->span + x->ahead, TL_PANEL);
+            tl_prefetch_rows(c, &c->call->k, x->d, x->span + x->ahead, TL_PANEL, 1);
         if (m > 0) tl_value_chunk(x, rows, p + i, key + i, m, o);
         i += m > 0 ? m : 1; /* a mark */
     }
