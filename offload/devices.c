@@ -1,5 +1,7 @@
 /* Devices by number, and which backend runs an execution there. */
+#include <ctype.h>
 #include <omp.h>
+#include <stdlib.h>
 
 #include "backend.h"
 #include "dispatch.h"
@@ -16,7 +18,17 @@ static const tl_backend *const backends[] = {
 };
 enum { BACKENDS = sizeof backends / sizeof backends[0] };
 
-int32_t tl_device_count(void) { return omp_get_num_devices(); }
+/* OpenMP counts its devices even where the user wants none of them used. */
+static int is_disabled(void)
+{
+    static const char disabled[] = "disabled";
+    const char *policy = getenv("OMP_TARGET_OFFLOAD");
+    size_t i = 0;
+    while (policy && i < sizeof disabled && tolower((unsigned char)policy[i]) == disabled[i]) i++;
+    return i == sizeof disabled;
+}
+
+int32_t tl_device_count(void) { return is_disabled() ? 0 : omp_get_num_devices(); }
 
 size_t tl_device_workspace_bytes(const tlamp_plan *plan)
 {

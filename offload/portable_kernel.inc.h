@@ -33,9 +33,9 @@ static void work(const tl_portable_run *run, tl_phase phase, int64_t worker)
     }
 }
 
-#if TILELAMP_BARE_ONLY /* no device runtime to link: threads are counted here */
+enum { THREADS = TILELAMP_TEAM_THREADS }; /* workers of a team; CMake says how many suit the device */
 
-enum { THREADS = 32 };
+#if TILELAMP_BARE_ONLY /* no device runtime to link: threads are counted here */
 
 static int64_t worker_of_thread(void)
 {
@@ -67,8 +67,10 @@ static int TL_LAUNCH(const tl_portable_run *run, tl_phase phase, int64_t workers
 
 static int TL_LAUNCH(const tl_portable_run *run, tl_phase phase, int64_t workers, int32_t device)
 {
+    const int teams = (int)tl_ceil_div(workers, THREADS);
     int on_host = 0;
-#pragma omp target teams distribute parallel for device(device) is_device_ptr(run) map(tofrom : on_host)
+#pragma omp target teams distribute parallel for num_teams(teams) device(device) is_device_ptr(run) map(tofrom         \
+                                                                                                        : on_host)
     for (int64_t worker = 0; worker < workers; worker++) {
         if (omp_is_initial_device())
             on_host = 1;

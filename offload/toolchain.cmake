@@ -1,11 +1,13 @@
 # What the chosen compiler can build for devices. Sets
 #   TILELAMP_HAVE_NVPTX              the tensor-core kernels can be built
 #   TILELAMP_BARE_ONLY               there is no device runtime: only kernels that call none link
+#   TILELAMP_TEAM_THREADS            workers of the portable path in one team
 #   TILELAMP_OFFLOAD_COMPILE_FLAGS, TILELAMP_OFFLOAD_LINK_FLAGS, TILELAMP_OFFLOAD_RPATH, TILELAMP_OFFLOAD_INCLUDE
 # and ends the configuration, naming the cure, where nothing can be built.
 
 set(TILELAMP_HAVE_NVPTX OFF)
 set(TILELAMP_BARE_ONLY OFF)
+set(TILELAMP_TEAM_THREADS 32)
 set(TILELAMP_OFFLOAD_INCLUDE "")
 set(offload_dir "${CMAKE_CURRENT_BINARY_DIR}/toolchain")
 
@@ -63,6 +65,7 @@ endfunction()
 # ---- the host as a device
 
 if(TILELAMP_OFFLOAD_TARGET STREQUAL "host")
+    set(TILELAMP_TEAM_THREADS 16384) # one team has all of the threads
     set(TILELAMP_OFFLOAD_COMPILE_FLAGS -fopenmp-targets=x86_64-pc-linux-gnu)
     set(TILELAMP_OFFLOAD_LINK_FLAGS -fopenmp -fopenmp-targets=x86_64-pc-linux-gnu)
     tilelamp_try_kernel(standard_works "${standard_kernel}" "${TILELAMP_OFFLOAD_COMPILE_FLAGS}"

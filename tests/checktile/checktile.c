@@ -219,10 +219,20 @@ static void sleep_while_waiting(char **argv)
     if (setenv("OMP_WAIT_POLICY", "passive", 1) == 0) (void)execv("/proc/self/exe", argv);
 }
 
+static tally count_devices(void *context)
+{
+    (void)context;
+    return (tally){tlamp_num_devices(), 0};
+}
+
 /* A child process for each: an OpenMP runtime that has met its device does not survive a fork. */
 static tally run_on_device(sweep *s)
 {
-    if (s->options->isa) return ladder_run(s->options->isa, run_all, s);
+    if (s->options->device >= ladder_run_in_child(NULL, count_devices, NULL).passed) {
+        puts("skipped: no such device that this library has code for");
+        exit(77);
+    }
+    if (s->options->isa) return ladder_run_in_child(s->options->isa, run_all, s);
     const tally portable = ladder_run_in_child("scalar", run_all, s), best = ladder_run_in_child(NULL, run_all, s);
     return (tally){portable.passed + best.passed, portable.failed + best.failed};
 }

@@ -61,7 +61,10 @@ static void run(const tensor t[TENSORS], tlamp_dtype dtype, const tlamp_policy *
     data.k = t[1].data;
     data.v = t[2].data;
     data.o = t[3].data;
-    (void)expect(tlamp_attention(&p, &data, NULL, &err) == TLAMP_OK, "%s: %s", err.field, err.text);
+    tlamp_exec exec;
+    tlamp_exec_init(&exec, sizeof exec);
+    exec.device = conform_device();
+    (void)expect(tlamp_attention(&p, &data, &exec, &err) == TLAMP_OK, "%s: %s", err.field, err.text);
 }
 
 static void stretch(tensor *t, int axis)

@@ -26,6 +26,9 @@ int conform(void (*body)(const setting *));
 /* The same with one setting, high and bshd. */
 int conform_once(void (*body)(const setting *));
 
+/* The device that TILELAMP_TEST_DEVICE names, or -1. Trials run there with the scalar kernels, and must have the host's bits. */
+int32_t conform_device(void);
+
 bool is_high(const setting *s);
 
 /* A trial with the setting's policy, and its layout unless the problem is packed or names one. */
