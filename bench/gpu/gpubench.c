@@ -1,6 +1,7 @@
 /* What bench.py calls: one problem on tensors that PyTorch owns, [batch, head, token, d] in device memory. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <omp.h>
 
@@ -14,6 +15,8 @@ typedef struct {
 
 #define EXPORT __attribute__((visibility("default")))
 EXPORT gpubench *gpubench_open(int batch, int heads_q, int heads_k, int lq, int lk, int d, int causal, int percent);
+EXPORT gpubench *gpubench_open_layout(int batch, int heads_q, int heads_k, int lq, int lk, int d, int causal,
+                                      const char *layout, int percent);
 EXPORT int gpubench_run(const gpubench *b, const void *q, const void *k, const void *v, void *o);
 EXPORT void gpubench_close(gpubench *b);
 
@@ -24,7 +27,7 @@ static int report(const tlamp_error *err)
 }
 
 /* The routing map of one head, shared by all; NULL where there is none. */
-static void *upload_words(const tlamp_problem *p, int percent, tlamp_error *err)
+static void *upload_words(const tlamp_problem *p, tlamp_layout_kind kind, int percent, tlamp_error *err)
 {
     tlamp_geometry geometry;
     tlamp_geometry_init(&geometry, sizeof geometry);
@@ -33,7 +36,7 @@ static void *upload_words(const tlamp_problem *p, int percent, tlamp_error *err)
     geometry.mask = p->mask;
     tlamp_layout layout;
     tlamp_layout_init(&layout, sizeof layout);
-    layout.kind = TLAMP_LAYOUT_ROW_RAND;
+    layout.kind = kind;
     layout.coverage = percent / 100.;
     const int64_t count = tlamp_layout_words(&geometry);
     uint64_t *words = malloc((size_t)count * 8);
@@ -46,10 +49,19 @@ static void *upload_words(const tlamp_problem *p, int percent, tlamp_error *err)
     return there;
 }
 
-/* percent: of INT8. 0 is HIGH, 100 is INT8, between them ROUTED. NULL, and a line on stderr, if that cannot be. */
+/* percent: of INT8. 0 is HIGH, 100 is INT8, between them ROUTED by row_rand. NULL, and a line on stderr, if that cannot be. */
 gpubench *gpubench_open(int batch, int heads_q, int heads_k, int lq, int lk, int d, int causal, int percent)
 {
+    return gpubench_open_layout(batch, heads_q, heads_k, lq, lk, d, causal, "row_rand", percent);
+}
+
+/* The same with words of the named layout. */
+gpubench *gpubench_open_layout(int batch, int heads_q, int heads_k, int lq, int lk, int d, int causal,
+                               const char *layout, int percent)
+{
     tlamp_error err = {.struct_size = sizeof err};
+    tlamp_layout_kind kind = TLAMP_LAYOUT_ONE;
+    while (kind < TLAMP_LAYOUT_SPTRANS_SCALED && strcmp(tlamp_layout_name(kind), layout) != 0) kind++;
     tlamp_policy policy;
     tlamp_policy_init(&policy, sizeof policy);
     policy.kind = percent == 0 ? TLAMP_POLICY_HIGH : percent == 100 ? TLAMP_POLICY_INT8 : TLAMP_POLICY_ROUTED;
@@ -73,7 +85,7 @@ gpubench *gpubench_open(int batch, int heads_q, int heads_k, int lq, int lk, int
     }
     b->workspace_bytes = tlamp_plan_workspace_size(b->plan, 1);
     b->workspace = omp_target_alloc(b->workspace_bytes, 0);
-    if (policy.kind == TLAMP_POLICY_ROUTED) b->words = upload_words(&p, percent, &err);
+    if (policy.kind == TLAMP_POLICY_ROUTED) b->words = upload_words(&p, kind, percent, &err);
     return b;
 }
 
