@@ -15,9 +15,9 @@ typedef struct {
 
 TL_INLINE int tl_high_suits(const tlamp_problem *problem)
 {
-    /* Less than a row tile: vectors are as fast. */
+    /* Up to one row tile: vectors are faster, which meet K and V in place. */
     const int64_t group = problem->num_heads_k ? problem->num_heads_q / problem->num_heads_k : 0;
-    return problem->max_seqlen_q * group >= TL_PANEL;
+    return problem->max_seqlen_q * group > TL_PANEL;
 }
 
 static void tl_high_lay_out_keys(tl_high *h, const tl_shape *shape, int64_t keys, tl_arena *a)

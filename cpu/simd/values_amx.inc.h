@@ -61,13 +61,13 @@ TL_INLINE int32_t tl_pack_values_from(const tl_operands *x, const tl_values *v, 
         for (int32_t j = 0; j < TL_PANEL; j += 2, to += 2 * TL_PANEL) {
             tl_v a = tl_load_value_lanes(x, key + j, i, out >> j & 1, dtype);
             tl_v b = tl_load_value_lanes(x, key + j + 1, i, out >> (j + 1) & 1, dtype);
-            const tl_v none_a = tl_v_mul(a, zero), none_b = tl_v_mul(b, zero); /* 0, or NaN */
-            bad |= (int32_t)(_mm512_cmp_ps_mask(none_a, none_a, _CMP_UNORD_Q) != 0) << j;
-            bad |= (int32_t)(_mm512_cmp_ps_mask(none_b, none_b, _CMP_UNORD_Q) != 0) << (j + 1);
-            if (TL_P_PLANES == 1 && dtype != TL_BF16) { /* rounded */
+            if (TL_P_PLANES == 1 && dtype != TL_BF16) { /* rounded, perhaps to Inf */
                 a = tl_v_from_bf16(tl_v_to_bf16(a));
                 b = tl_v_from_bf16(tl_v_to_bf16(b));
             }
+            const tl_v none_a = tl_v_mul(a, zero), none_b = tl_v_mul(b, zero); /* 0, or NaN */
+            bad |= (int32_t)(_mm512_cmp_ps_mask(none_a, none_a, _CMP_UNORD_Q) != 0) << j;
+            bad |= (int32_t)(_mm512_cmp_ps_mask(none_b, none_b, _CMP_UNORD_Q) != 0) << (j + 1);
             for (int32_t p = 0; p < (TL_P_PLANES > 1 ? tl_planes_of(dtype) : 1); p++) {
                 const __m512i high = tl_plane(&a);
                 _mm512_storeu_si512(to + p * v->plane, tl_planes_zip(high, tl_plane(&b)));

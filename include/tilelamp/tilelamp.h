@@ -582,7 +582,11 @@ typedef struct tlamp_kernel_info {
 TLAMP_API int32_t tlamp_kernels(tlamp_kernel_info *kernels, int32_t count);
 
 /* The best instruction set this process will use ("scalar", ...), after the environment variable TLAMP_MAX_ISA, which is
- * read once, at first use. */
+ * read once, at first use.
+ * AMX: Linux gives tile registers to processes that ask. On a processor that has them, and unless TLAMP_MAX_ISA is below amx,
+ * the first call that looks for a kernel (this one, tlamp_kernels, a plan, tlamp_supported, tlamp_reference) asks, for the
+ * whole process and for good. Signal frames grow then: alternate signal stacks need sysconf(_SC_SIGSTKSZ) bytes. A refusal
+ * only means that kernels for AMX are not available. */
 TLAMP_API const char *tlamp_isa(void);
 /* Lowers it, as TLAMP_MAX_ISA does: no kernel above it is taken, and kernels of just this instruction set are, even where
  * they are slow. INVALID_ARGUMENT for an unknown name or after the first plan. */
