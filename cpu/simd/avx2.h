@@ -51,6 +51,12 @@ TL_INLINE float tl_v_top(tl_v a)
     return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
 }
 
+/* Lanes i and i ^ h change places; h is 1, 2, ..., TL_LANES / 2, known where it is called. */
+TL_INLINE tl_v tl_v_swap(tl_v a, const int h)
+{
+    return h == 1 ? _mm256_permute_ps(a, 0xb1) : h == 2 ? _mm256_permute_ps(a, 0x4e) : _mm256_permute2f128_ps(a, a, 1);
+}
+
 /* ---- lanes */
 
 TL_INLINE tl_vi tl_iota(void) { return (tl_vi)_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
@@ -148,6 +154,8 @@ TL_INLINE tl_v tl_v_exp2_short(tl_v x)
 TL_INLINE tl_vi tl_vi_set(int32_t x) { return (tl_vi)_mm256_set1_epi32(x); }
 TL_INLINE tl_vi tl_vi_load(const void *p) { return (tl_vi)_mm256_loadu_si256((const __m256i *)p); }
 TL_INLINE tl_vi tl_vi_add(tl_vi a, tl_vi b) { return (tl_vi)_mm256_add_epi32((__m256i)a, (__m256i)b); }
+TL_INLINE tl_vi tl_vi_mul(tl_vi a, tl_vi b) { return (tl_vi)_mm256_mullo_epi32((__m256i)a, (__m256i)b); }
+TL_INLINE void tl_vi_store(void *p, tl_vi a) { _mm256_storeu_si256((__m256i *)p, (__m256i)a); }
 TL_INLINE tl_v tl_v_from_int(tl_vi a) { return _mm256_cvtepi32_ps((__m256i)a); }
 
 #ifndef TL_DOT_BYTES
@@ -164,7 +172,14 @@ TL_INLINE tl_vi tl_vi_dot(tl_vi sum, tl_vi q, tl_vi k)
     return sum;
 }
 
-/* Rounds to nearest even; x within -127 .. 127. */
+/* TL_CODES numbers within -127 .. 127, rounded to nearest even, side by side in each lane: neighbouring keys of V. */
+TL_INLINE tl_vi tl_join_codes(const tl_v x[TL_CODES])
+{
+    const __m256i low = _mm256_cvtps_epi32(x[0]), high = _mm256_cvtps_epi32(x[1]);
+    return (tl_vi)_mm256_blend_epi16(low, _mm256_slli_epi32(high, 16), 0xaa);
+}
+
+/* Rounds to nearest even; x within -127 .. 255. */
 TL_INLINE void tl_store_codes(tl_qcode *to, tl_v x, int32_t bias)
 {
     const __m256i i = _mm256_add_epi32(_mm256_cvtps_epi32(x), _mm256_set1_epi32(bias));

@@ -53,6 +53,15 @@ TL_INLINE float tl_v_top(tl_v a)
     return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
 }
 
+/* Lanes i and i ^ h change places; h is 1, 2, ..., TL_LANES / 2, known where it is called. */
+TL_INLINE tl_v tl_v_swap(tl_v a, const int h)
+{
+    return h == 1   ? _mm512_permute_ps(a, 0xb1)
+           : h == 2 ? _mm512_permute_ps(a, 0x4e)
+           : h == 4 ? _mm512_shuffle_f32x4(a, a, 0xb1)
+                    : _mm512_shuffle_f32x4(a, a, 0x4e);
+}
+
 /* ---- lanes */
 
 TL_INLINE tl_vi tl_iota(void) { return (tl_vi)_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
@@ -130,7 +139,9 @@ TL_INLINE tl_v tl_v_exp2_short(tl_v x)
 
 TL_INLINE tl_vi tl_vi_set(int32_t x) { return (tl_vi)_mm512_set1_epi32(x); }
 TL_INLINE tl_vi tl_vi_load(const void *p) { return (tl_vi)_mm512_loadu_si512(p); }
+TL_INLINE void tl_vi_store(void *p, tl_vi a) { _mm512_storeu_si512(p, (__m512i)a); }
 TL_INLINE tl_vi tl_vi_add(tl_vi a, tl_vi b) { return (tl_vi)_mm512_add_epi32((__m512i)a, (__m512i)b); }
+TL_INLINE tl_vi tl_vi_mul(tl_vi a, tl_vi b) { return (tl_vi)_mm512_mullo_epi32((__m512i)a, (__m512i)b); }
 TL_INLINE tl_v tl_v_from_int(tl_vi a) { return _mm512_cvtepi32_ps((__m512i)a); }
 
 #ifndef TL_DOT_BYTES /* two int16 channels in a 32-bit lane, as in simd/avx2.h */
@@ -145,7 +156,14 @@ TL_INLINE tl_vi tl_vi_dot(tl_vi sum, tl_vi q, tl_vi k)
     return sum;
 }
 
-/* Rounds to nearest even; x within -127 .. 127. */
+/* TL_CODES numbers within -127 .. 127, rounded to nearest even, side by side in each lane: neighbouring keys of V. */
+TL_INLINE tl_vi tl_join_codes(const tl_v x[TL_CODES])
+{
+    const __m512i low = _mm512_cvtps_epi32(x[0]), high = _mm512_cvtps_epi32(x[1]);
+    return (tl_vi)_mm512_mask_blend_epi16(0xaaaaaaaa, low, _mm512_slli_epi32(high, 16));
+}
+
+/* Rounds to nearest even; x within -127 .. 255. */
 TL_INLINE void tl_store_codes(tl_qcode *to, tl_v x, int32_t bias)
 {
     const __m512i i = _mm512_add_epi32(_mm512_cvtps_epi32(x), _mm512_set1_epi32(bias));

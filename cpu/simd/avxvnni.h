@@ -18,7 +18,17 @@ TL_INLINE tl_vi tl_vi_dot(tl_vi sum, tl_vi q, tl_vi k)
 #endif
 }
 
-/* Rounds to nearest even; x within -127 .. 127. Packing saturates, so that only the low bytes may be left. */
+/* TL_CODES numbers within -127 .. 127, rounded to nearest even, side by side in each lane: neighbouring keys of V. */
+TL_INLINE tl_vi tl_join_codes(const tl_v x[TL_CODES])
+{
+    const __m256i byte = _mm256_set1_epi32(255), a = _mm256_and_si256(_mm256_cvtps_epi32(x[0]), byte);
+    const __m256i b = _mm256_slli_epi32(_mm256_and_si256(_mm256_cvtps_epi32(x[1]), byte), 8);
+    const __m256i c = _mm256_slli_epi32(_mm256_and_si256(_mm256_cvtps_epi32(x[2]), byte), 16);
+    const __m256i d = _mm256_slli_epi32(_mm256_cvtps_epi32(x[3]), 24);
+    return (tl_vi)_mm256_or_si256(_mm256_or_si256(a, b), _mm256_or_si256(c, d));
+}
+
+/* Rounds to nearest even; x within -127 .. 255, which is 255 as uint8_t. Packing saturates, so that only the low bytes may be left. */
 TL_INLINE void tl_store_codes(tl_qcode *to, tl_v x, int32_t bias)
 {
     const __m256i i = _mm256_and_si256(_mm256_add_epi32(_mm256_cvtps_epi32(x), _mm256_set1_epi32(bias)),

@@ -16,14 +16,17 @@
  *   void tl_high_scores(x, high, row, rows, at, n, s)     x->factor * q . k of rows [row, row + rows) and keys
  *                                                         [at, at + n), n a multiple of TL_PANEL, into s. TL_WOVEN: q . k
  *                                                         where x->passes->raw, and x->passes->top kept
- * tl_int8: the same names, and
+ * tl_int8: the same names (suits: X3 or not), and
  *   void tl_int8_scales(x, int8, begin, end)              comes before tl_int8_pack, for whole units
  * tl_values:
  *   tl_values_suits, tl_values_lay_out_keys, tl_values_lay_out_task, tl_values_pack as above, and
+ *   TL_VALUES_UP_TO_1                                     1: P must not exceed 1, so that a row's reference is its maximum;
+ *                                                         may be left undefined: 0
  *   uint16_t *nonfinite                                   a member of its struct: [keys / 16] bit j: V of the panel's key j
  *                                                         has a NaN or Inf, and is left out of the run
  *   float tl_values_weigh(p, n, ref)                      one row's logits become P = 2^(logit - ref), in place, in the form
- *                                                         that it multiplies with; returns their sum, unrounded
+ *                                                         that it multiplies with; returns their sum, unrounded (under
+ *                                                         TL_STATE_F16 logits and P are rounded by tl_v_hold)
  *   float tl_values_weigh_raw(p, n, factor, ref)          with TL_WOVEN instead: the logits are p * factor, rounded
  *   void tl_values_run(x, values, rows, p, at, n, o)      O += P V: columns [0, n) of P, whose keys begin at `at`
  *   float tl_values_weight(p, j)                          the number that column j of a row of P stands for
@@ -50,7 +53,10 @@ enum {
 #define TL_ROWS 16
 #define TL_ROW_BLOCKS 32
 #endif
-#define TL_SPAN_MAX 4
+#ifndef TL_STATE_F16
+#define TL_STATE_F16 0 /* 1: a kernel's source wants m, l and O in f16 between tiles (ALGORITHMS A8) */
+#endif
+#define TL_SPAN_MAX (TL_STATE_F16 ? 1 : 4)
 
 #ifndef TL_SCORE_TAIL
 #define TL_SCORE_TAIL 0 /* floats behind a row's scores, where the form of P needs them */
@@ -102,12 +108,23 @@ TL_INLINE void tl_agent_begin(void) {} /* takes up a task */
 TL_INLINE void tl_agent_end(void) {}
 #endif
 
+/* A number that A8 says to hold in f16. */
+TL_INLINE tl_v tl_v_hold(tl_v a) { return TL_STATE_F16 ? tl_v_from_f16(tl_v_to_f16(a)) : a; }
+
 /* Some panel of keys [at, at + n) of the packed ones is marked. */
 TL_INLINE int tl_any_marked(const unsigned char *panels, int64_t at, int32_t n)
 {
     int found = 0;
     for (int32_t j = 0; j < n; j += TL_PANEL) found |= panels[(at + j) / TL_PANEL];
     return found;
+}
+
+/* TL_CODES codes as the 32 bits that they are. */
+TL_INLINE int32_t tl_unit(const tl_qcode *codes)
+{
+    int32_t u;
+    memcpy(&u, codes, sizeof u);
+    return u;
 }
 
 /* ---- rows of tensors as vectors */
@@ -174,13 +191,61 @@ static void tl_widen_key(float *to, const tl_cpu *c, int64_t key)
              call->k.dtype, tl_key_scale(call, c->seq, c->kv_head, key));
 }
 
-/* As it is quantised: without the mean under smooth_k. */
-TL_SHARED void tl_widen_centred_key(float *to, const tl_cpu *c, int64_t key)
+TL_SHARED void tl_widen_value(float *to, const tl_cpu *c, int64_t key)
+{
+    const tl_call *call = c->call;
+    tl_widen(to, tl_row(&call->v, c->seq->batch, c->seq->k_start, key, c->kv_head), call->shape.head_dim_v,
+             call->v.dtype, tl_value_scale(call, c->seq, c->kv_head, key));
+}
+
+/* Stages h < n of a rotation (tl_hadamard), inside a vector. */
+TL_INLINE tl_v tl_rotate_lanes(tl_v a, int32_t n)
+{
+    TL_UNROLL for (int h = 1; h < TL_LANES; h *= 2)
+    {
+        float sign[TL_LANES]; /* of the element itself: -1 in the upper lane of each pair h apart */
+        TL_UNROLL for (int i = 0; i < TL_LANES; i++) sign[i] = i & h ? -1.f : 1.f;
+        if (h < n) a = tl_v_fma(a, tl_v_load(sign), tl_v_swap(a, h));
+    }
+    return a;
+}
+
+/* As tl_hadamard, in the same order: a widened row of n elements, a power of two. */
+TL_SHARED void tl_rotate(float *x, int32_t n)
+{
+    const tl_v scale = tl_v_set(tl_hadamard_scale(n));
+    int32_t h = TL_LANES;
+    if (n < TL_LANES)
+        tl_v_store(x, tl_rotate_lanes(tl_v_mul(tl_v_load(x), scale), n));
+    else
+        for (int32_t i = 0; i < n; i += TL_LANES)
+            tl_v_store(x + i, tl_rotate_lanes(tl_v_mul(tl_v_load(x + i), scale), TL_LANES));
+    for (; 2 * h < n; h *= 4) /* two stages at a time */
+        for (int32_t i = 0; i < n; i += 4 * h)
+            for (float *y = x + i, *end = y + h; y < end; y += TL_LANES) {
+                const tl_v a = tl_v_load(y), b = tl_v_load(y + h), c = tl_v_load(y + 2 * h), d = tl_v_load(y + 3 * h);
+                const tl_v ab = tl_v_add(a, b), cd = tl_v_add(c, d), a_b = tl_v_sub(a, b), c_d = tl_v_sub(c, d);
+                tl_v_store(y, tl_v_add(ab, cd));
+                tl_v_store(y + h, tl_v_add(a_b, c_d));
+                tl_v_store(y + 2 * h, tl_v_sub(ab, cd));
+                tl_v_store(y + 3 * h, tl_v_sub(a_b, c_d));
+            }
+    for (float *y = x, *end = y + h; h < n && y < end; y += TL_LANES) { /* one is left: h is n / 2 */
+        const tl_v a = tl_v_load(y), b = tl_v_load(y + h);
+        tl_v_store(y, tl_v_add(a, b));
+        tl_v_store(y + h, tl_v_sub(a, b));
+    }
+}
+
+/* As it is quantised: as tl_load_coded_key. */
+TL_SHARED void tl_widen_coded_key(float *to, const tl_cpu *c, int64_t key)
 {
     const unsigned char *mean = (const unsigned char *)c->prepared->mean;
+    const int32_t d = c->call->shape.head_dim_qk;
     tl_widen_key(to, c, key);
-    for (int32_t i = 0, d = c->call->shape.head_dim_qk; mean && i < d; i += TL_LANES)
+    for (int32_t i = 0; mean && i < d; i += TL_LANES)
         tl_v_store(to + i, tl_v_sub(tl_v_load(to + i), tl_load_lanes(mean, i, d - i, TL_F32)));
+    if (c->call->policy->hadamard) tl_rotate(to, d);
 }
 
 /* max |x_i| of a widened row; Inf where one of them is Inf or NaN. */
@@ -204,9 +269,9 @@ TL_INLINE float tl_weigh_as(const int narrow, float *p, int32_t n, float ref)
     const tl_v m = tl_v_set(ref);
     for (int32_t i = 0; i < n; i += TL_PANEL) TL_UNROLL for (int j = 0; j < TL_PARTS; j++)
         {
-            const tl_v x = tl_v_sub(tl_v_load(p + i + j * TL_LANES), m);
+            const tl_v x = tl_v_sub(tl_v_hold(tl_v_load(p + i + j * TL_LANES)), m);
             const tl_v y = narrow ? tl_v_exp2_short(x) : tl_v_exp2(x);
-            tl_v_store(p + i + j * TL_LANES, narrow ? tl_v_from_bf16(tl_v_to_bf16(y)) : y);
+            tl_v_store(p + i + j * TL_LANES, narrow ? tl_v_from_bf16(tl_v_to_bf16(y)) : tl_v_hold(y));
             lane[j] = tl_v_add(lane[j], y);
         }
     return tl_v_sum(tl_v_add(lane[0], lane[1]));

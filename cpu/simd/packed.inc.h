@@ -13,11 +13,13 @@
  */
 #include "simd/operands.h"
 
-#define TL_STATE_F16 0
 #define TL_LAMP 0
 #define TL_SPLITS 1
 #define TL_SPAN_MIXED 1
-#define TL_LAZY 8.f
+#ifndef TL_VALUES_UP_TO_1
+#define TL_VALUES_UP_TO_1 0
+#endif
+#define TL_LAZY (TL_STATE_F16 || TL_VALUES_UP_TO_1 ? 0.f : 8.f)
 
 typedef struct {
     tl_operands in;
@@ -96,7 +98,7 @@ static void tl_lay_out(tl_ctx *x, const tl_shape *shape, tl_arena *a)
 static int tl_unit_routes(const tl_call *call, const tl_sequence *seq, int32_t kv_head, int64_t begin, int64_t end)
 {
     const tlamp_policy *policy = call->policy;
-    if (!seq->words) return policy->kind == TLAMP_POLICY_INT8 ? 1 << TL_INT8 : 1 << TL_HIGH;
+    if (!seq->words) return policy->kind == TLAMP_POLICY_HIGH ? 1 << TL_HIGH : 1 << TL_INT8;
     const int64_t group_keys = (int64_t)seq->group * policy->block_n, rows = tl_ceil_div(seq->lq, policy->block_m);
     int routes = 0;
     for (int64_t m = 0; m < rows; m++) {
@@ -194,10 +196,8 @@ TL_INLINE void tl_scores_wait(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
 static void tl_values_nonfinite(tl_ctx *x, int32_t row, int32_t rows, const float *p, int32_t j, int64_t key, float *o)
 {
     const tl_cpu *c = &x->in.cpu;
-    const tl_call *call = c->call;
     float *v = x->in.token;
-    tl_widen(v, tl_row(&call->v, c->seq->batch, c->seq->k_start, key, c->kv_head), x->in.dv, call->v.dtype,
-             tl_value_scale(call, c->seq, c->kv_head, key));
+    tl_widen_value(v, c, key);
     for (int32_t r = 0; r < rows; r++, p += TL_SCORE_STRIDE, o += x->in.o_stride) {
         if (!tl_row_sees(c, row + r, key)) continue;
         const tl_v weight = tl_v_set(tl_values_weight(p, j));
@@ -215,6 +215,8 @@ static void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span span, 
     for (int32_t j = 0; j < s->cols; j += TL_PANEL)
         for (int32_t i = 0, marks = x->values.nonfinite[(at + j) / TL_PANEL]; marks >> i; i++)
             if (marks >> i & 1) tl_values_nonfinite(x, first, rows, s->s, j + i, key + j + i, o);
+    for (int32_t i = 0; TL_STATE_F16 && i < rows * x->in.o_stride; i += TL_LANES)
+        tl_v_store(o + i, tl_v_hold(tl_v_load(o + i)));
 }
 
 TL_INLINE void tl_values_wait(tl_ctx *x, tl_acc *acc)
@@ -376,6 +378,7 @@ static void tl_row_max(const tl_ctx *x, const tl_scores *s, tl_span span, int32_
         for (int32_t i = 0; r < n && i < s->cols; i += TL_PANEL)
             TL_UNROLL for (int j = 0; j < TL_PARTS; j++) lane[j] = tl_v_max(tl_v_load(row + i + j * TL_LANES), lane[j]);
         top[r] = tl_v_top(tl_v_max(lane[0], lane[1])) * s->factor; /* NaN is not a maximum */
+        if (TL_STATE_F16) top[r] = tl_round_f16(top[r]);           /* as tl_values_weigh rounds the logits */
     }
 }
 
@@ -480,8 +483,10 @@ static void tl_add_partial(tl_ctx *x, tl_acc *acc, int32_t rb, int32_t split, co
 static int tl_supports(const tlamp_problem *problem)
 {
     const tlamp_policy *p = problem->policy;
-    const int kind = p->kind == TLAMP_POLICY_HIGH || p->kind == TLAMP_POLICY_INT8 || p->kind == TLAMP_POLICY_ROUTED;
-    return kind && !p->hadamard && tl_high_suits(problem) && tl_values_suits(problem) && p->state == TLAMP_STATE_F32;
+    const int kind = p->kind == TLAMP_POLICY_HIGH || p->kind == TLAMP_POLICY_INT8 || p->kind == TLAMP_POLICY_ROUTED ||
+                     p->kind == TLAMP_POLICY_X3;
+    return kind && tl_high_suits(problem) && tl_int8_suits(problem) && tl_values_suits(problem) &&
+           p->state == (TL_STATE_F16 ? TLAMP_STATE_F16 : TLAMP_STATE_F32);
 }
 
 static size_t tl_scratch_bytes(const tl_shape *shape)

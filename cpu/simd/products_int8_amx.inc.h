@@ -2,11 +2,13 @@
  * rows of A. Sums are exact. */
 #include "simd/operand_int8.inc.h"
 
+TL_INLINE int tl_int8_suits(const tlamp_problem *problem) { return problem->policy->kind != TLAMP_POLICY_X3; }
+
 TL_INLINE void tl_int8_block(const int two_rows, const int two_columns, const tl_int8 *z, int32_t row, int64_t at,
                              float *s)
 {
     const int64_t stride = z->code_stride, next = (int64_t)z->units * TL_PANEL * TL_CODES;
-    const tl_qcode *q = z->q + row * stride, *k = z->keys + at / TL_PANEL * next;
+    const tl_qcode *q = z->q[0] + row * stride, *k = z->keys[0] + at / TL_PANEL * next;
     tl_tiles_zero(two_rows, two_columns);
     for (int32_t u = 0; u < z->units; u += TL_CODE_UNITS) {
         tl_tiles_a(two_rows, q, stride, TL_PANEL * stride);

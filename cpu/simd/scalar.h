@@ -25,10 +25,7 @@ enum { LANES = 16 };
 #define TL_SPLITS 1
 #define TL_LAZY (TL_STATE_F16 || TL_PV_INT8 ? 0.f : 8.f) /* u8 P must not exceed 1 */
 
-enum {
-    SPAN_KEYS = TL_SPAN_MAX * 64,
-    VALUE_KEYS = 64
-}; /* VALUE_KEYS: a scale of V covers so many keys of one channel */
+enum { SPAN_KEYS = TL_SPAN_MAX * 64, VALUE_KEYS = TL_VALUE_KEYS };
 
 /* INT8 keys and values [first, first + n) of one KV head. first is a multiple of the unit. */
 typedef struct {

@@ -53,6 +53,9 @@ TL_INLINE int32_t tl_code(float x, float inverse)
     return (int32_t)(y > 127.f ? 127.f : y < -127.f ? -127.f : y);
 }
 
+/* INT8 P V: a scale of V covers so many keys of one channel, counted in the sequence. */
+enum { TL_VALUE_KEYS = 64 };
+
 /* X3's second plane (ALGORITHMS E): x is about scale * (code + code2 / 254). It quantises what the first plane leaves, at most
  * scale / 2, which fma gives with one rounding, so that |x - ...| <= scale / 508 (1 + 2^-13). */
 #define TL_PLANE_STEPS 254

@@ -38,7 +38,7 @@ struct tl_ref_bound {
     double *v_step;    /* [num_heads_k][value_blocks][head_dim_v] INT8 P V: distance of V's codes; NULL otherwise */
 };
 
-enum { VALUE_KEYS = 64 }; /* INT8 P V: a scale of V covers so many keys of one channel */
+enum { VALUE_KEYS = TL_VALUE_KEYS };
 
 /* Blocks of VALUE_KEYS keys, each sequence's from a place of its own. */
 static int64_t value_blocks(const tl_ref *ref) { return ref->keys / VALUE_KEYS + ref->problem.batch + 1; }
@@ -315,22 +315,21 @@ static void quantise_head(tl_ref_bound *bound, const tl_ref_seq *seq, int32_t he
     }
 }
 
-/* The codes of one block of V lie max |v| / 127 apart, per channel, over the keys that some row sees. 0 where V is not
- * rounded: codes of the caller's, or a NaN or Inf that sends the block to f32. */
+/* The codes of one block of V lie max |v| / 127 apart, per channel, over the keys that some row sees; those that hold a NaN or
+ * Inf are left out and met in f32, at least. 0 where V is not rounded: codes of the caller's. */
 static void quantise_value_block(tl_ref_bound *bound, const tl_ref_seq *seq, int32_t head_k, int64_t first,
                                  const bool *seen, double *v)
 {
     const tl_ref *ref = bound->ref;
     const int32_t n = ref->problem.head_dim_v;
     double *step = bound->v_step + (head_k * value_blocks(ref) + value_block(seq, first)) * n;
-    bool exact = ref->problem.v_dtype == TLAMP_INT8 && ref->policy.scales != TLAMP_SCALES_TOKEN;
+    const bool exact = ref->problem.v_dtype == TLAMP_INT8 && ref->policy.scales != TLAMP_SCALES_TOKEN;
     for (int64_t j = first; j < tl_min64(first + VALUE_KEYS, seq->lk); j++) {
         if (!seen[j]) continue;
         tl_ref_value(ref, seq, head_k, j, v);
-        for (int32_t c = 0; c < n; c++) {
-            exact |= !isfinite(v[c]);
-            step[c] = fmax(step[c], fabs(v[c]) / 127);
-        }
+        bool finite = true;
+        for (int32_t c = 0; c < n; c++) finite &= isfinite(v[c]) != 0;
+        for (int32_t c = 0; c < n && finite; c++) step[c] = fmax(step[c], fabs(v[c]) / 127);
     }
     for (int32_t c = 0; c < n; c++) /* a zero block (A2) loses what it holds */
         step[c] = exact ? 0 : step[c] < 0x1p-126 ? 2 * 127 * step[c] : step[c] * (1 + 0x1p-13);
