@@ -326,18 +326,15 @@ static tlamp_status launched(int on_host, tlamp_error *err)
 
 static tlamp_status launch_plain(tl_device_call *c, int int8, tlamp_error *err)
 {
-    static tl_device_launch *const kernels[3][2][2] = {
+    static tl_device_launch *const kernels[2][2][2] = {
         {{tl_nvptx_high_d64_f16, tl_nvptx_high_d64_bf16}, {tl_nvptx_high_d128_f16, tl_nvptx_high_d128_bf16}},
-        {{tl_nvptx_routed_d64_f16, tl_nvptx_routed_d64_bf16}, {tl_nvptx_routed_d128_f16, tl_nvptx_routed_d128_bf16}},
-        {{tl_nvptx_tall_d64_f16, tl_nvptx_tall_d64_bf16}, {tl_nvptx_tall_d128_f16, tl_nvptx_tall_d128_bf16}}};
+        {{tl_nvptx_routed_d64_f16, tl_nvptx_routed_d64_bf16}, {tl_nvptx_routed_d128_f16, tl_nvptx_routed_d128_bf16}}};
     if (c->all_row_tiles == 0) return TLAMP_OK;
     /* Heads whose K and V take 32 MiB: most of the 40 MiB of an A100's cache. */
     const int64_t heads = c->sequences ? c->heads_q : (int64_t)c->batch * c->heads_q;
     const int64_t keys = tl_max64(c->sequences ? (int64_t)c->all_k_blocks * TL_DEVICE_KEYS : c->lk, 1);
     c->heads_apart = (int32_t)tl_clamp64((32 << 20) / (keys * c->d * 4) * c->group_heads, 1, heads);
-    /* Measured: tall blocks are 1 to 2 % faster where there are enough of them and all rows see alike. */
-    const int tall = !c->causal && !c->sequences && heads * c->lq >= INT64_C(2000) * TL_DEVICE_ROWS;
-    if (!int8 || c->all_k_blocks == 0) return launched(kernels[tall ? 2 : 0][c->d == 128][c->bf16](c), err);
+    if (!int8 || c->all_k_blocks == 0) return launched(kernels[0][c->d == 128][c->bf16](c), err);
     c->counts = take_counts(c->device);
     if (!c->counts) return no_memory(sizeof(uint32_t) * TL_DEVICE_COUNTS, err);
     const tlamp_status s = launched(kernels[1][c->d == 128][c->bf16](c), err);

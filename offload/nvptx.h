@@ -136,7 +136,6 @@ enum { TL_COUNT_ENDED, TL_COUNT_READY, TL_DEVICE_COUNTS = 1 << 16 };
 typedef int tl_device_launch(const tl_device_call *call);
 tl_device_launch tl_nvptx_high_d64_f16, tl_nvptx_high_d128_f16, tl_nvptx_routed_d64_f16, tl_nvptx_routed_d128_f16;
 tl_device_launch tl_nvptx_high_d64_bf16, tl_nvptx_high_d128_bf16, tl_nvptx_routed_d64_bf16, tl_nvptx_routed_d128_bf16;
-tl_device_launch tl_nvptx_tall_d64_f16, tl_nvptx_tall_d128_f16, tl_nvptx_tall_d64_bf16, tl_nvptx_tall_d128_bf16;
 tl_device_launch tl_nvptx_general_d64_f16, tl_nvptx_general_d128_f16, tl_nvptx_general_d256_f16;
 tl_device_launch tl_nvptx_general_d64_bf16, tl_nvptx_general_d128_bf16, tl_nvptx_general_d256_bf16;
 tl_device_launch tl_nvptx_state16_f16, tl_nvptx_state16_bf16; /* head dimensions up to 256, state in f16 */

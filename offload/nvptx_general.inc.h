@@ -166,8 +166,8 @@ TL_INLINE void store_row(const tl_ctx *x, const tl_acc *acc, int r, int32_t row,
     }
 }
 
-/* A row again, by all lanes of the warp and without tensor cores, from the keys that it sees and no other: for rows whose
- * values hold a NaN or Inf, which a weight of 0 does not hide. */
+/* The NaN and Inf of V's into the columns of a row that sees them, after a run with zeros in their place. By all lanes of the
+ * warp, without tensor cores. */
 TL_INLINE void row_again(const tl_ctx *x, int32_t row)
 {
     enum { MINE = TL_D / 32 }; /* channels of a lane: lane + 32 i */
@@ -203,14 +203,14 @@ TL_INLINE void row_again(const tl_ctx *x, int32_t row)
     const int64_t at = output_row(x, row);
     TL_FULLY
     for (int i = 0; i < MINE; i++)
-        if (lane + 32 * i < a->dv) store_element(x, at + lane + 32 * i, l == 0.f ? 0.f : acc[i] / l);
+        if (lane + 32 * i < a->dv && !tl_is_finite(acc[i])) store_element(x, at + lane + 32 * i, acc[i] / l);
 }
 
-TL_INLINE void rows_again(const tl_ctx *x)
+TL_INLINE void rows_again(const tl_ctx *x, uint32_t bad)
 {
     tl_warp_barrier();
     for (int32_t i = 0; i < WARP_ROWS; i++) /* row i of the warp is row i / 8 of the lanes of quad i % 8 */
-        if (tl_vote_any(x->lane / 4 == i % 8 && (x->bad >> (i / 8) & 1u))) row_again(x, x->row0 + i);
+        if (tl_vote_any(x->lane / 4 == i % 8 && (bad >> (i / 8) & 1u))) row_again(x, x->row0 + i);
 }
 
 /* ---- one block */

@@ -3,7 +3,6 @@
 #define TL_BF16 0
 #define TL_ROUTED 1
 #define TL_GENERAL 1
-#define TL_TALL 0
 #define TL_STATE_F16 0
 #define TL_LAUNCH tl_nvptx_general_d256_f16
 #include "nvptx_kernel.inc.h"

@@ -30,6 +30,16 @@ TL_INLINE uint32_t tl_max_magnitudes(uint32_t top, tl_chunk c)
     return top;
 }
 
+/* A chunk with zeros in place of NaN and Inf. */
+TL_INLINE tl_chunk tl_scrubbed(tl_chunk c)
+{
+    const uint32_t low = TL_BF16 ? 0x7f80u : 0x7c00u, high = low << 16;
+    TL_FULLY
+    for (int i = 0; i < 4; i++)
+        c[i] &= ((c[i] & low) == low ? 0u : 0xffffu) | ((c[i] & high) == high ? 0u : 0xffff0000u);
+    return c;
+}
+
 /* The largest of what the `warps` warps of a block hold, as a magnitude in f32; NaN if one is. All threads take part.
  * scratch: 4 bytes of shared memory for each warp. */
 TL_INLINE float tl_block_amax(uint32_t pair, int warps, uint32_t scratch)

@@ -3,7 +3,6 @@
 #define TL_BF16 1
 #define TL_ROUTED 0
 #define TL_GENERAL 0
-#define TL_TALL 0
 #define TL_STATE_F16 0
 #define TL_LAUNCH tl_nvptx_high_d64_bf16
 #include "nvptx_kernel.inc.h"

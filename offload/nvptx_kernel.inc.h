@@ -4,7 +4,6 @@
  *   TL_ROUTED   1: tiles are INT8 or high, by word; 0: all high
  *   TL_GENERAL  1: everything else that a problem may ask for (nvptx_general.inc.h), at run time; 0: exactly TL_D channels,
  *               scores with nothing but a scale, causal or not
- *   TL_TALL     1: blocks of 256 rows, without TL_ROUTED: half the copies of K and V; 0: of 128
  *   TL_STATE_F16  ALGORITHMS A8
  *   TL_LAUNCH   the name of the function that launches it (nvptx.h)
  *
@@ -19,7 +18,7 @@ static volatile int ran_on_host;
 enum {
     FRAGMENTS = TL_GENERAL ? 1 : 2, /* of 16 rows in a warp */
     WARP_ROWS = 16 * FRAGMENTS,
-    BLOCK_ROWS = TL_TALL ? 2 * TL_DEVICE_ROWS : TL_DEVICE_ROWS,
+    BLOCK_ROWS = TL_DEVICE_ROWS,
     WARPS = BLOCK_ROWS / WARP_ROWS,
     THREADS = WARPS * 32,
     KEYS = TL_D > 128 ? 32 : 64,
@@ -157,6 +156,7 @@ typedef struct {
     float filled_scale, used_scale;              /* of their keys' codes: loaded a tile ahead */
     int32_t chunk_row;                           /* where this lane's copies begin */
     uint32_t bad;                                /* bit r: row r holds a NaN or Inf of V's */
+    int32_t scrub;                               /* V is taken with zeros in their place */
     int32_t first_copy;                          /* key tile_end * KEYS may lie beyond the last key */
     uint32_t to16, to8;                          /* ... in shared memory, from the start of a tile */
     uint32_t keys, values;                       /* shared memory: stage 0 */
@@ -255,12 +255,23 @@ TL_INLINE void tl_prefetch(tl_ctx *x, tl_span span)
 }
 #endif
 
+/* The lane's own chunks of the tile that has just arrived. */
+TL_INLINE void scrub_values(const tl_ctx *x)
+{
+    const uint32_t at = x->values + (uint32_t)x->use + x->to16;
+    for (int32_t i = 0; i < KEYS / ROWS16; i++)
+        tl_shared_store(at + (uint32_t)(i * ROWS16 * PITCH16),
+                        tl_scrubbed(tl_shared_load(at + (uint32_t)(i * ROWS16 * PITCH16))));
+    tl_barrier();
+}
+
 /* The only barrier of a tile: everyone's copies have landed, and everyone has left the other stage. */
 TL_INLINE void tl_arrive(tl_ctx *x, tl_span span)
 {
     (void)span;
     tl_copies_wait();
     tl_barrier();
+    if (x->scrub) scrub_values(x);
     x->first_copy = 0;
     x->fill = x->use ^ STAGE;
     x->used_scale = x->filled_scale;
@@ -469,14 +480,18 @@ TL_INLINE void tl_exp(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, const f
     (void)x;
     (void)span;
     (void)rb;
+    float offset[TL_ROWS];
     TL_FULLY
     for (int r = 0; r < TL_ROWS; r++) {
-        const float offset = -(ref[r] + s->origin);
+        offset[r] = -(ref[r] + s->origin);
         sum[r] = 0.f;
+    }
+    TL_FULLY
+    for (int j = 0; j < KEYS / 8; j++) { /* keys outside: the first product with V needs its keys of all rows */
         TL_FULLY
-        for (int j = 0; j < KEYS / 8; j++) {
-            const float p0 = tl_exp2_fast(tl_fma_ptx(s->s[r / 2][j][r % 2 * 2], s->scale, offset));
-            const float p1 = tl_exp2_fast(tl_fma_ptx(s->s[r / 2][j][r % 2 * 2 + 1], s->scale, offset));
+        for (int r = 0; r < TL_ROWS; r++) {
+            const float p0 = tl_exp2_fast(tl_fma_ptx(s->s[r / 2][j][r % 2 * 2], s->scale, offset[r]));
+            const float p1 = tl_exp2_fast(tl_fma_ptx(s->s[r / 2][j][r % 2 * 2 + 1], s->scale, offset[r]));
             sum[r] += p0 + p1;
             s->p[r / 2][j][r % 2] = tl_pack_half(p0, p1);
         }
@@ -542,8 +557,10 @@ TL_INLINE void tl_values_wait(tl_ctx *x, tl_acc *acc)
 /* ---- end */
 
 #if !TL_GENERAL
-/* A row again, by all lanes of the warp and without tensor cores, from the keys that it sees and no other: for rows whose
- * values hold a NaN or Inf, which a weight of 0 does not hide. Not inlined, or it would take the loop's registers. */
+/* Where a NaN or Inf of V's is hidden from a row that meets its tile, its weight of 0 does not hide it from a product. The
+ * block then runs once more with zeros in the place of such values, so that they leave no trace, and this puts them where
+ * they belong: into the columns of the rows that see them. One row, by all lanes of the warp and without tensor cores. Not
+ * inlined, or it would take the loop's registers. */
 static __attribute__((noinline)) void row_again(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *o,
                                                 int64_t k_seq, int64_t v_seq, int32_t end, float logit_scale)
 {
@@ -563,10 +580,8 @@ static __attribute__((noinline)) void row_again(const uint16_t *q, const uint16_
         TL_FULLY
         for (int c = 0; c < MINE; c++) acc[c] = acc[c] * lambda + p * tl_load_half(v + key * v_seq + first + c);
     }
-    TL_FULLY
-    for (int c = 0; c < MINE; c += 2) /* MINE is even */
-        *(TL_GLOBAL_SPACE uint32_t *)(o + first + c) = tl_pack_half(l == 0.f ? 0.f : acc[c] / l,
-                                                                    l == 0.f ? 0.f : acc[c + 1] / l);
+    for (int c = 0; c < MINE; c++)
+        if (!tl_is_finite(acc[c])) ((TL_GLOBAL_SPACE uint16_t *)o)[first + c] = (uint16_t)tl_pack_half(acc[c] / l, 0.f);
 }
 #endif
 
@@ -823,7 +838,8 @@ TL_INLINE void end_block(const launch *a, int32_t blocks)
 }
 #endif
 
-TL_INLINE void attend(const launch *a, int32_t block) /* a call would put everything into local memory */
+/* Its `bad`. Always inline: a call would put everything into local memory. */
+TL_INLINE uint32_t attend(const launch *a, int32_t block, int32_t scrub)
 {
     const place at = place_of(a, block);
     const int32_t row = at.tile * BLOCK_ROWS, lk = at.seq.lk, lq = at.seq.lq, reach = at.seq.reach;
@@ -833,13 +849,12 @@ TL_INLINE void attend(const launch *a, int32_t block) /* a call would put everyt
 
     tl_ctx x;
     x.a = a;
+    x.scrub = scrub;
     x.lq = lq;
     x.lk = lk;
     x.reach = reach;
     x.row0 = row + warp * WARP_ROWS;
     place_lane(&x, warp);
-    x.k = k_of(a, &at) + x.chunk_row * a->k_seq + chunk * 8;
-    x.v = v_of(a, &at) + x.chunk_row * a->v_seq + chunk * 8;
     x.o = o_of(a, &at);
     x.lse = a->lse + at.seq.batch * a->lse_batch + at.head * a->lse_head + at.seq.q_start * a->lse_seq;
     copy16_tail(tl_shared_base() + x.to16, q_of(a, &at) + (row + x.chunk_row) * a->q_seq + chunk * 8, a->q_seq,
@@ -847,6 +862,8 @@ TL_INLINE void attend(const launch *a, int32_t block) /* a call would put everyt
 
     const int32_t first_sees = x.row0 + reach;
     x.task.tile_end = tl_uniform((end + KEYS - 1) / KEYS);
+    x.k = k_of(a, &at) + x.chunk_row * a->k_seq + chunk * 8;
+    x.v = v_of(a, &at) + x.chunk_row * a->v_seq + chunk * 8;
     x.task.all_see = first_sees < lk ? first_sees : lk;
     x.task.word = 0;
     x.task.group_inverse = at.seq.group_inverse;
@@ -866,7 +883,22 @@ TL_INLINE void attend(const launch *a, int32_t block) /* a call would put everyt
     x.task.word = usable_word(&x, word, q_scale);
 #endif
     tl_tile_loop(&x);
-    if (a->causal && tl_vote_any(x.bad != 0)) rows_again(a, block, x.bad); /* else a row sees all there is */
+    return x.bad;
+}
+
+/* The block with scrubbed values. Not inlined, or the loop of the first run would spill. */
+static __attribute__((noinline)) void attend_again(const launch *a, int32_t block, uint32_t bad)
+{
+    (void)attend(a, block, 1);
+    if (tl_vote_any(bad != 0)) rows_again(a, block, bad);
+}
+
+TL_INLINE void attend_well(const launch *a, int32_t block)
+{
+    const uint32_t bad = attend(a, block, 0);
+    if (!a->causal || !tl_barrier_any(bad != 0)) return; /* without causal a row sees all there is */
+    const launch copy = *a; /* the address of *a itself must not leave, or it would lie in memory for the loop, too */
+    attend_again(&copy, block, bad);
 }
 
 #if TL_ROUTED
@@ -885,21 +917,23 @@ TL_INLINE void run(const launch *a)
     if (block < quantising)
         quantise_keys(a, block);
     else
-        attend(a, block - quantising);
+        attend_well(a, block - quantising);
     end_block(a, quantising + attending_blocks(a));
 #else
-    attend(a, tl_block());
+    attend_well(a, tl_block());
 #endif
 }
 #endif
 
 #if TL_GENERAL
-TL_INLINE void run(const launch *a)
+/* The rows of the lane that hold a NaN or Inf of V's; bad: those of the run before. */
+TL_INLINE uint32_t attend(const launch *a, int32_t scrub, uint32_t bad)
 {
     const int32_t head = tl_block() / a->all_row_tiles, row_tile = tl_block() - head * a->all_row_tiles;
     const int32_t kv_head = head / a->group_heads, chunk = tl_thread() % (TL_D / 8), chunk8 = tl_thread() % (TL_D / 16);
     tl_ctx x;
     x.a = a;
+    x.scrub = scrub;
     x.seq = sequence_of(a, row_tile, OF_ROW_TILES);
     const tl_device_sequence *s = &x.seq;
     const int32_t tiles = (s->lq + a->tile_rows - 1) / a->tile_rows;
@@ -956,7 +990,20 @@ TL_INLINE void run(const launch *a)
         }
     }
     tl_tile_loop(&x);
-    if (tl_vote_any(x.bad != 0)) rows_again(&x);
+    if (scrub && tl_vote_any(bad != 0)) rows_again(&x, bad);
+    return x.bad;
+}
+
+/* Again with scrubbed values where they hold a NaN or Inf that a row may not see. */
+TL_INLINE void run(const launch *a)
+{
+    uint32_t bad = 0;
+    for (int32_t scrub = 0;; scrub = 1) {
+        TL_OPAQUE(scrub); /* one text for both */
+        const uint32_t found = attend(a, tl_uniform(scrub), bad);
+        if (scrub || !tl_barrier_any(found != 0)) break;
+        bad = found;
+    }
 }
 #endif
 #pragma omp end declare target

@@ -17,6 +17,17 @@ TL_INLINE int32_t tl_thread(void) { return __nvvm_read_ptx_sreg_tid_x(); }
 TL_INLINE int32_t tl_block(void) { return __nvvm_read_ptx_sreg_ctaid_x(); }
 TL_INLINE void tl_barrier(void) { __asm__ volatile("bar.sync 0;" ::: "memory"); }
 
+/* A barrier, and whether some thread of the block says so. */
+TL_INLINE int tl_barrier_any(int predicate)
+{
+    int r;
+    __asm__ volatile("{ .reg .pred a, b; setp.ne.b32 a, %1, 0; bar.red.or.pred b, 0, a; selp.b32 %0, 1, 0, b; }"
+                     : "=r"(r)
+                     : "r"(predicate)
+                     : "memory");
+    return r;
+}
+
 /* Stops the compiler from keeping everything that follows from x in registers across a loop. */
 #define TL_OPAQUE(x) __asm__ volatile("" : "+r"(x))
 

@@ -153,9 +153,11 @@ typedef struct tlamp_lse_strides {
  *   LAMP (E4M3 first)    f32, f16, bf16, int8, any mix   f32, f16, bf16   f32        f32                 none   host
  *   LAMP (INT8 first), TOLERANCE: not yet
  * smooth_k goes with keys, hadamard with queries and keys, that the caller did not quantise.
- * and on an NVIDIA GPU (sm_80 and later, a library built with TILELAMP_OFFLOAD):
- *   HIGH, INT8, ROUTED   f16; head_dim 64 or 128, d_v the same; dense; causal or none; GQA; P in f16, sums in f32 (pv AUTO)
- * A scale block that holds a NaN or Inf is computed HIGH there.
+ * and on devices, in a library built with TILELAMP_OFFLOAD: the same in plain C, and on the tensor cores of NVIDIA GPUs
+ * (sm_80 and later)
+ *   HIGH, INT8, ROUTED   f16 or bf16, one for all      f32, f16, bf16   AUTO       f32, f16             none   yes
+ * for head dimensions up to 256, quantised ONCE, without counters. P has the type of V there, and sums are f32: pv AUTO on
+ * tensor cores adds half an ulp of P to the bound. A tile with a token that holds a NaN or Inf is computed HIGH there.
  */
 typedef int32_t tlamp_policy_kind;
 enum {

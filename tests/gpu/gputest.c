@@ -493,6 +493,34 @@ static int64_t compare(const test_case *c, const test_data *t, const void *o, co
     return bad + bad_lse;
 }
 
+/* A NaN in one value, and under HIGH in one key: rows that do not see it keep their bits. o and lse: of the run without. */
+static int leaks(const test_case *c, test_data *t, const unsigned char *o, const unsigned char *lse)
+{
+    const tlamp_problem *p = &t->problem;
+    const int64_t b = below(c->batch), hk = below(c->heads_k), lk = lk_of(t, b, 0), j = below(lk),
+                  size = p->o_dtype == TLAMP_F32 ? 4 : 2;
+    const int64_t group = c->heads_q / c->heads_k, rows = lq_of(t, b);
+    if (lk == 0 || rows == 0) return 0;
+    spoil((uint16_t *)t->arrays[V].data + at_of(&p->v_stride, t, b, j, hk, t->cu_k) + below(c->dv), 1);
+    if (c->percent == 0) spoil((uint16_t *)t->arrays[K].data + at_of(&p->k_stride, t, b, j, hk, t->cu_k), 1);
+    unsigned char *o_now = allocate((int64_t)t->arrays[O].bytes, 1),
+                  *lse_now = allocate((int64_t)t->arrays[LSE].bytes, 1);
+    run_case(t, TLAMP_MEMORY_DEVICE, o_now, lse_now);
+    int bad = 0;
+    for (int64_t h = hk * group; h < (hk + 1) * group; h++)
+        for (int64_t i = 0; i < rows; i++) {
+            const int64_t at = at_of(&p->o_stride, t, b, i, h, t->cu_q) * size;
+            const int64_t l = ((p->varlen ? t->cu_q[b] + i : b * p->lse_stride.batch + i) + h * p->lse_stride.head) * 4;
+            if (sees(t, b, h, i, j)) continue;
+            bad |= memcmp(o + at, o_now + at, (size_t)(c->dv * size)) != 0 || memcmp(lse + l, lse_now + l, 4) != 0;
+        }
+    free(o_now);
+    free(lse_now);
+    if (bad)
+        printf("FAIL %s\n     a NaN in key or value %lld reaches rows that do not see it\n", name_of(c), (long long)j);
+    return bad;
+}
+
 enum { RUNS = 3 };
 
 static int test(const test_case *c, ratios *worst)
@@ -516,6 +544,7 @@ static int test(const test_case *c, ratios *worst)
             bad = 1;
         }
     }
+    if (c->poison == POISON_NONE && c->batch) bad |= leaks(c, &t, o[0], lse[0]);
     for (int i = 0; i < RUNS; i++) {
         free(o[i]);
         free(lse[i]);

@@ -1,9 +1,0 @@
-/* bf16, head dimension 64, every tile high, 256 rows at a time. */
-#define TL_D 64
-#define TL_BF16 1
-#define TL_ROUTED 0
-#define TL_GENERAL 0
-#define TL_TALL 1
-#define TL_STATE_F16 0
-#define TL_LAUNCH tl_nvptx_tall_d64_bf16
-#include "nvptx_kernel.inc.h"
