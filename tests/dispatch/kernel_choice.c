@@ -26,7 +26,7 @@ typedef struct expectation {
     {                                                                                                                  \
         [SCALAR] = "tlamp_fwd_dx__scalar", [AVX2] = "tlamp_fwd_pv32_dx__avx2",                                         \
         [AVXVNNI] = "tlamp_fwd_pv32_dx__avxvnni", [AVX512] = "tlamp_fwd_pv32_dx__avx512",                              \
-        [AVX512VNNI] = "tlamp_fwd_pv32_dx__avx512vnni",                                                                \
+        [AVX512VNNI] = "tlamp_fwd_pv32_dx__avx512vnni", [AMX] = "tlamp_fwd_pv32_dx__amx",                              \
     }
 #define PV16                                                                                                           \
     {                                                                                                                  \
@@ -34,6 +34,7 @@ typedef struct expectation {
         [AVXVNNI] = "tlamp_fwd_pv16_dx__avxvnni", [AVX512] = "tlamp_fwd_pv16_dx__avx512",                              \
         [AVX512VNNI] = "tlamp_fwd_pv16_dx__avx512vnni",                                                                \
         [AVX512BF16] = "tlamp_fwd_pv16_dx__avx512bf16|tlamp_fwd_pv16_dx__avx512vnni",                                  \
+        [AMX] = "tlamp_fwd_pv16_dx__amx",                                                                              \
     }
 #define FEW                                                                                                            \
     {                                                                                                                  \
@@ -56,7 +57,8 @@ static const expectation expectations[] = {
       [AVXVNNI] = "tlamp_fwd_pv32_dx__avxvnni",
       [AVX512] = "tlamp_fwd_pv32_dx__avx512",
       [AVX512VNNI] = "tlamp_fwd_pv32_dx__avx512vnni",
-      [AVX512BF16] = "tlamp_fwd_qk16_pv32_dx__avx512bf16|tlamp_fwd_pv32_dx__avx512vnni"}},
+      [AVX512BF16] = "tlamp_fwd_qk16_pv32_dx__avx512bf16|tlamp_fwd_pv32_dx__avx512vnni",
+      [AMX] = "tlamp_fwd_pv32_dx__amx"}},
     {"hq8 q256 d128 f32", "high pv=bf16", PV16},
     {"hq8 hk2 q256 d64 f16 causal", "int8 pv=bf16", PV16},
     {"hq8 hk2 q256 d64 f16 causal", "int8 pv=f32", PV32},
