@@ -160,9 +160,16 @@ TL_INLINE void tl_store_lanes(unsigned char *row, int64_t i, int64_t n, int32_t 
 
 TL_INLINE void tl_widen_from(float *to, const unsigned char *row, int32_t n, float scale, const int32_t dtype)
 {
-    for (int32_t i = 0, padded = (int32_t)tl_round_up(n, TL_PANEL); i < padded; i += TL_LANES) {
+    const int32_t padded = (n + TL_PANEL - 1) / TL_PANEL * TL_PANEL;
+    const tl_v factor = tl_v_set(scale);
+    int32_t i = 0;
+    for (; i + TL_LANES <= n; i += TL_LANES) { /* whole vectors, without a test of each */
+        const tl_v a = tl_load_lanes(row, i, TL_LANES, dtype);
+        tl_v_store(to + i, dtype == TL_I8 ? tl_v_mul(a, factor) : a);
+    }
+    for (; i < padded; i += TL_LANES) {
         const tl_v a = i < n ? tl_load_lanes(row, i, n - i, dtype) : tl_v_set(0.f);
-        tl_v_store(to + i, dtype == TL_I8 ? tl_v_mul(a, tl_v_set(scale)) : a);
+        tl_v_store(to + i, dtype == TL_I8 ? tl_v_mul(a, factor) : a);
     }
 }
 

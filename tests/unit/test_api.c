@@ -429,8 +429,7 @@ static const bad_field unsupported_fields[] = {
     FIELD(I32, page_size, 64),
     FIELD(I32, num_policies, HQ),
 };
-static const bad_field unsupported_policy_fields[] = {
-};
+static const bad_field unsupported_policy_fields[] = {};
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 
