@@ -258,7 +258,7 @@ static void print_text(const machine *m, const race *races, int count, const pea
     printf("\nwhole: a whole attention; steps: its accumulation alone, from d = %d against d = %d. The low exponential "
            "by\n"
            "table against the polynomial: tilelamp-exp-table, which needs AVX512-VBMI%s.\n",
-           2 * DIM, DIM, machine_has(m, "avx512_vbmi") ? "" : "; this processor has none, so it is not measured here");
+           2 * DIM, DIM, machine_has(m, "avx512vbmi") ? "" : "; this processor has none, so it is not measured here");
 }
 
 /* ------------------------------------------------------------------------------------------------ the command */
