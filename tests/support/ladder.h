@@ -13,7 +13,4 @@ typedef struct tally {
  * failure. The caller must not have made a plan or started threads. */
 tally ladder_run(const char *isa, tally (*body)(void *context), void *context);
 
-/* The same for one instruction set, or the best where isa is NULL, in a process of its own. */
-tally ladder_run_in_child(const char *isa, tally (*body)(void *context), void *context);
-
 #endif
