@@ -535,12 +535,26 @@ static void compare_row(trial *t, int64_t row, int64_t h, verdict *v)
     }
 }
 
-/* What tensor cores add to the bound of a policy with f32 arithmetic: P in f16 is off by half an ulp of every weight, or by half
- * the smallest subnormal (the sum of weights is at least 1), and sums are truncated where f32 rounds: twice the bound. */
+/* The largest finite magnitude of V. */
+static double largest_v(const trial *t)
+{
+    const size_t n = t->in.tensors.v ? extent(t, &t->in.problem.v_stride, true, t->in.spec.heads_k, t->in.spec.dv) : 0;
+    double largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double v = fabs(tensor_get(t->in.tensors.v, t->in.spec.v_dtype, (int64_t)i));
+        if (isfinite(v)) largest = fmax(largest, v);
+    }
+    return largest;
+}
+
+/* What tensor cores add to the bound of a policy with f32 arithmetic: P in the type of V is off by half an ulp of every weight, in
+ * f16 by half the smallest subnormal (the sum of weights is at least 1), and sums are truncated where f32 rounds: twice the
+ * bound. */
 static void widen_bounds(trial *t, const double *abs_pv)
 {
-    for (size_t i = 0; i < trial_o_count(t); i++)
-        t->o_bound[i] = 2 * t->o_bound[i] + 0x1p-11 * abs_pv[i] * 1.01 + (double)t->in.spec.lk * 0x1p-23;
+    const double unit = t->in.spec.v_dtype == TLAMP_BF16 ? 0x1p-8 : 0x1p-11;
+    const double least = (double)t->in.spec.lk * 0x1p-25 * largest_v(t);
+    for (size_t i = 0; i < trial_o_count(t); i++) t->o_bound[i] = 2 * t->o_bound[i] + unit * abs_pv[i] * 1.01 + least;
     for (size_t i = 0; i < trial_lse_count(t); i++)
         if (isfinite(t->lse[i])) t->lse_bound[i] = 2 * t->lse_bound[i] + 0x1p-20 * (1 + fabs(t->lse[i]));
 }
