@@ -1,6 +1,6 @@
-/* The primitives of a vector kernel (simd/operands.h) for AVX-512 with VNNI: VPDPBUSD multiplies four unsigned by four signed bytes and adds all
- * four products. Keys are the unsigned side, code + 128; a row's products start at -128 times the sum of its codes, which
- * takes that back. */
+/* The primitives of a vector kernel (simd/operands.h) for AVX-512 with VNNI: VPDPBUSD multiplies four unsigned by four signed
+ * bytes and adds all four products. Keys are the unsigned side, code + 128; a row's products start at -128 times the sum of
+ * its codes, which takes that back. */
 #ifndef TL_CPU_SIMD_AVX512VNNI_H
 #define TL_CPU_SIMD_AVX512VNNI_H
 
