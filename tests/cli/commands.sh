@@ -70,7 +70,7 @@ expect 3 cache inspect file
 # ---- bench
 
 printf '%s\n' '# tiny' 'hq2 hk1 q70 k130 d20 f16 causal' '    high pv=f32  # of them' '    band:0.5' 'hq2 q64 k64 d16 f32' \
-    '    int8 pv=f32' '    high splits=4096' >elsewhere/shapes
+    '    int8 pv=f32' '    int8 state=fp16 pv=int8' >elsewhere/shapes
 printf '%s\n' 'hq2 q32 k256 d16 f16' '    high pv=f32' '    int8 pv=f32' >elsewhere/quant
 results=('"machine"' '"peak"' '"results"' '"shape"' '"mode"' '"kernel"' '"threads"' '"ms_min"' '"ms_median"' '"gflops"'
     '"roofline_fraction"' '"peers"')
@@ -102,7 +102,7 @@ for what in prefill decode; do
 done
 if command -v python3 >/dev/null && [[ -n $data ]]; then
     python3 "$data/../../bench/markdown.py" out >elsewhere/table || failed "markdown.py does not read bench --json"
-    has elsewhere/table '| `hq2 hk1 q70 k130 d20 f16 causal` | `high pv=f32` |' "not run: high splits=4096"
+    has elsewhere/table '| `hq2 hk1 q70 k130 d20 f16 causal` | `high pv=f32` |' "not run: int8 state=fp16 pv=int8"
 fi
 expect 0 bench quant --quick --json --shapes elsewhere/quant
 is_json out
