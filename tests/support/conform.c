@@ -39,8 +39,8 @@ typedef struct program {
 
 static tally run_settings(void *context)
 {
-    static const char *const policies[] = {"high", "int8", "int8 smooth-k scales=token", "row_rand:0.5 tile=16x16",
-                                           "x3"};
+    static const char *const policies[] = {
+        "high", "int8", "int8 smooth-k scales=token", "row_rand:0.5 tile=16x16", "x3", "int8 pv=int8"};
     enum { NUM_POLICIES = sizeof policies / sizeof policies[0] };
     static const char *const layouts[] = {"bshd", "bhsd", "thd"};
     const program *p = context;

@@ -21,7 +21,7 @@ typedef struct setting {
     const char *policy, *layout;
 } setting;
 
-/* Exit code of the program. Policies: high, int8 (with and without smoothing), a mixture and x3; layouts bshd, bhsd, thd. */
+/* Exit code of the program. Policies: high, int8 (with and without smoothing), a mixture, x3 and INT8 P V; layouts bshd, bhsd, thd. */
 int conform(void (*body)(const setting *));
 /* The same with one setting, high and bshd. */
 int conform_once(void (*body)(const setting *));
