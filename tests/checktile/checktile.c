@@ -52,6 +52,7 @@ typedef struct sweep {
     case_list list;
     extreme worst[NUM_KINDS];
     int64_t elements, unpromised, unsupported;
+    char unsupported_why[240]; /* of the last one */
 } sweep;
 
 /* The case that is running, for a signal handler. */
@@ -117,6 +118,7 @@ static void run_case(sweep *s, size_t index, tally *n)
     s->elements += v.elements;
     s->unpromised += v.unpromised;
     s->unsupported += v.unsupported;
+    if (v.unsupported) (void)snprintf(s->unsupported_why, sizeof s->unsupported_why, "%s", v.why);
     n->passed += v.passed;
     n->failed += !v.passed;
     if (!v.passed) printf("FAIL tilelamp run \"%s\" --policy \"%s\"\n     %s\n", c->problem, c->policy, v.why);
@@ -154,7 +156,8 @@ static tally run_all(void *context)
         if (is_wanted(s->options, &s->list.cases[i])) run_case(s, i, &n);
     }
     print_extremes(s);
-    if (s->unsupported) printf("%lld cases the device does not run\n", (long long)s->unsupported);
+    if (s->unsupported)
+        printf("%lld cases the device does not run; the last: %s\n", (long long)s->unsupported, s->unsupported_why);
     return n;
 }
 
