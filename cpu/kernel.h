@@ -16,17 +16,17 @@ typedef struct {
     int32_t tile_keys;                     /* execution key tile: block_n, at most 64 (LAMP: block_n) */
     int32_t high;                          /* some tile may be high */
     int32_t int8;                          /* some tile may be INT8 */
-    int32_t planes;                        /* of codes of Q and K: 2 under X3, whose tiles take the INT8 route; else 1 */
-    int32_t int8_values;                   /* P V in INT8 */
-    int32_t fly;                           /* INT8 keys and values are made by each task, not once per call */
-    int32_t task_tokens, task_heads;       /* most query tokens, and query heads of one KV head, of one task */
-    int32_t part_tokens;                   /* tokens of a routing row, at most 128: no task crosses a part's end */
-    int32_t one_task;                      /* a KV head of a sequence has one task */
-    int64_t unit_keys;                     /* keys packed at once: an INT8 scale covers no more */
-    int32_t seen, mean;                    /* before packing it is found which keys are seen; and their mean */
-    int32_t packs;                         /* the kernel packs keys before the tasks run */
-    int32_t splits;                        /* most parts that a sequence's keys are split into */
-    int32_t split_tiles;                   /* key tiles of each; 0: as many as make `splits` parts of a sequence */
+    int32_t planes;                  /* of codes of Q and K: 2 under X3, whose tiles take the INT8 route; else 1 */
+    int32_t int8_values;             /* P V in INT8 */
+    int32_t fly;                     /* INT8 keys and values are made by each task, not once per call */
+    int32_t task_tokens, task_heads; /* most query tokens, and query heads of one KV head, of one task */
+    int32_t part_tokens;             /* tokens of a routing row, at most 128: no task crosses a part's end */
+    int32_t one_task;                /* a KV head of a sequence has one task */
+    int64_t unit_keys;               /* keys packed at once: an INT8 scale covers no more */
+    int32_t seen, mean;              /* before packing it is found which keys are seen; and their mean */
+    int32_t packs;                   /* the kernel packs keys before the tasks run */
+    int32_t splits;                  /* most parts that a sequence's keys are split into */
+    int32_t split_tiles;             /* key tiles of each; 0: as many as make `splits` parts of a sequence */
     const tlamp_policy *policy;
 } tl_shape;
 
