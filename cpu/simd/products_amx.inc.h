@@ -127,8 +127,28 @@ static void tl_high_begin(const tl_operands *x, tl_high *h)
 
 /* ---- products */
 
-TL_INLINE void tl_high_block(const int two_rows, const int two_columns, const tl_high *h, int32_t row, int64_t at,
-                             float *s)
+/* What remains to be done with rows [begin, end) of 16 P columns of products. */
+TL_INLINE void tl_high_pass(const int P, const tl_operands *x, int32_t begin, int32_t end, float *s)
+{
+    const tl_v factor = tl_v_set(x->factor);
+    const int raw = x->passes->raw;
+    s += begin * TL_SCORE_STRIDE;
+    for (int32_t r = begin; r < end; r++, s += TL_SCORE_STRIDE) {
+        tl_v top = tl_v_load(x->passes->top[r]);
+        TL_UNROLL for (int j = 0; j < P; j++)
+        {
+            tl_v t = tl_v_load(s + j * TL_LANES);
+            if (!raw) tl_v_store(s + j * TL_LANES, t = tl_v_mul(t, factor));
+            top = tl_v_max(t, top);
+        }
+        tl_v_store(x->passes->top[r], top);
+    }
+}
+
+/* before: two column tiles of products of the same rows, or NULL. Their pass is woven in, a few rows after each step, so that
+ * the unit is never out of work. */
+TL_INLINE void tl_high_block(const int two_rows, const int two_columns, const tl_operands *x, const tl_high *h,
+                             int32_t row, int32_t rows, int64_t at, float *s, float *before)
 {
     const int64_t q_next = (int64_t)h->steps * h->q_planes * TL_TILE_BYTES;
     const int64_t k_next = (int64_t)h->steps * h->k_planes * TL_TILE_BYTES;
@@ -145,38 +165,25 @@ TL_INLINE void tl_high_block(const int two_rows, const int two_columns, const tl
         }
         q += h->q_planes * TL_TILE_BYTES;
         k += h->k_planes * TL_TILE_BYTES;
+        if (before) tl_high_pass(2, x, rows * c / h->steps, rows * (c + 1) / h->steps, before);
     }
     tl_tiles_store(two_rows, two_columns, s, TL_SCORE_STRIDE);
-}
-
-/* What remains to be done with columns [j, j + 16 P) of a block's products. The unit works on the next ones meanwhile. */
-TL_INLINE void tl_high_pass(const int P, const tl_operands *x, int32_t rows, float *s)
-{
-    const tl_v factor = tl_v_set(x->factor);
-    const int raw = x->passes->raw;
-    for (int32_t r = 0; r < rows; r++, s += TL_SCORE_STRIDE) {
-        tl_v top = tl_v_load(x->passes->top[r]);
-        TL_UNROLL for (int j = 0; j < P; j++)
-        {
-            tl_v t = tl_v_load(s + j * TL_LANES);
-            if (!raw) tl_v_store(s + j * TL_LANES, t = tl_v_mul(t, factor));
-            top = tl_v_max(t, top);
-        }
-        tl_v_store(x->passes->top[r], top);
-    }
 }
 
 TL_INLINE void tl_high_blocks(const int two_rows, const tl_operands *x, const tl_high *h, int32_t row, int32_t rows,
                               int64_t at, int32_t n, float *s)
 {
+    float *before = NULL;
     int32_t j = 0;
     for (; j + 2 * TL_PANEL <= n; j += 2 * TL_PANEL) {
-        tl_high_block(two_rows, 1, h, row, at + j, s + j);
-        if (j) tl_high_pass(2, x, rows, s + j - 2 * TL_PANEL);
+        tl_high_block(two_rows, 1, x, h, row, rows, at + j, s + j, before);
+        before = s + j;
     }
-    if (j < n) tl_high_block(two_rows, 0, h, row, at + j, s + j);
-    if (j) tl_high_pass(2, x, rows, s + j - 2 * TL_PANEL);
-    if (j < n) tl_high_pass(1, x, rows, s + j);
+    if (j < n) {
+        tl_high_block(two_rows, 0, x, h, row, rows, at + j, s + j, before);
+        tl_high_pass(1, x, 0, rows, s + j);
+    } else if (before)
+        tl_high_pass(2, x, 0, rows, before);
 }
 
 static void tl_high_flagged(const tl_operands *x, const tl_high *h, int32_t row, int32_t rows, int64_t at, int32_t n,
