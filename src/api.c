@@ -20,7 +20,6 @@ typedef struct {
     int32_t workers;
     tl_workspace memory;
     tl_wave wave;
-    int64_t first_unit, first_task; /* of the round */
     _Atomic int bad_worker;
 } execution;
 
@@ -46,7 +45,7 @@ static void survey_task(void *context, int64_t index, int32_t worker)
     execution *e = context;
     void *scratch = scratch_of(e, worker);
     if (!scratch) return;
-    tl_survey_work(&e->wave, e->first_unit + index, scratch);
+    tl_survey_work(&e->wave, index, scratch);
 }
 
 static void mean_task(void *context, int64_t index, int32_t worker)
@@ -61,7 +60,7 @@ static void pack_task(void *context, int64_t index, int32_t worker)
     execution *e = context;
     void *scratch = scratch_of(e, worker);
     if (!scratch) return;
-    const tl_unit_work u = tl_unit_at(&e->wave, e->first_unit + index);
+    const tl_unit_work u = tl_unit_at(&e->wave, index);
     e->plan->kernel->pack(&e->call, u.seq, &u.prepared, u.kv_head, u.unit, scratch, counters_of(e, worker));
 }
 
@@ -71,7 +70,7 @@ static void attend_task(void *context, int64_t index, int32_t worker)
     void *scratch = scratch_of(e, worker);
     if (!scratch) return;
     const int32_t splits = e->call.shape.splits;
-    tl_task_work k = tl_task_at(&e->wave, e->first_task + index / splits);
+    tl_task_work k = tl_task_at(&e->wave, index / splits);
     tl_take_split(&k, &e->call.shape, (int32_t)(index % splits));
     e->plan->kernel->attend(&e->call, k.seq, &k.prepared, &k.task, k.head, scratch, counters_of(e, worker));
 }
@@ -81,7 +80,7 @@ static void merge_task(void *context, int64_t index, int32_t worker)
     execution *e = context;
     void *scratch = scratch_of(e, worker);
     if (!scratch) return;
-    const tl_task_work k = tl_task_at(&e->wave, e->first_task + index);
+    const tl_task_work k = tl_task_at(&e->wave, index);
     e->plan->kernel->merge(&e->call, k.seq, &k.prepared, &k.task, k.head, scratch, counters_of(e, worker));
 }
 
@@ -104,42 +103,15 @@ static int run_phase(execution *e, int64_t count, tlamp_task task)
     return !atomic_load(&e->bad_worker);
 }
 
-/* KV heads of a wave that are packed and attended in turn: as many as stay in the workers' caches once packed, where one
- * does. Several sequences in a wave are short ones, and stay together. */
-enum { CACHED_BYTES = 512 * 1024 };
-
-static int64_t heads_per_round(const execution *e)
-{
-    const int64_t heads = e->call.shape.heads_k, each = (int64_t)e->wave.sequences->prepared_bytes;
-    if (!e->call.shape.packs || e->wave.count != 1 || each > CACHED_BYTES || each == 0) return heads;
-    const int64_t most = CACHED_BYTES / each * team_of(e);
-    return most < heads ? most : heads;
-}
-
-/* Units and tasks of each KV head are numbered in one run. */
-static int run_round(execution *e, int64_t units, int64_t tasks)
-{
-    const tl_shape *shape = &e->call.shape;
-    if (shape->packs && !run_phase(e, units, pack_task)) return 0;
-    if (!run_phase(e, tasks * shape->splits, attend_task)) return 0;
-    return shape->splits == 1 || run_phase(e, tasks, merge_task);
-}
-
 static int run_wave(execution *e)
 {
     const tl_shape *shape = &e->call.shape;
     const tl_wave *w = &e->wave;
-    e->first_unit = e->first_task = 0;
     if ((shape->seen || shape->mean) && !run_phase(e, w->units, survey_task)) return 0;
     if (shape->mean && !run_phase(e, w->count * shape->heads_k, mean_task)) return 0;
-    const int64_t heads = heads_per_round(e), units = w->units / shape->heads_k, tasks = w->tasks / shape->heads_k;
-    for (int64_t head = 0; head < shape->heads_k; head += heads) {
-        const int64_t n = heads < shape->heads_k - head ? heads : shape->heads_k - head;
-        e->first_unit = head * units;
-        e->first_task = head * tasks;
-        if (!run_round(e, n * units, n * tasks)) return 0;
-    }
-    return 1;
+    if (shape->packs && !run_phase(e, w->units, pack_task)) return 0;
+    if (!run_phase(e, w->tasks * shape->splits, attend_task)) return 0;
+    return shape->splits == 1 || run_phase(e, w->tasks, merge_task);
 }
 
 static void run(execution *e)

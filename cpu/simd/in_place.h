@@ -25,8 +25,8 @@ TL_INLINE int32_t tl_few_tile(int32_t left)
 TL_INLINE void tl_prefetch_line(const unsigned char *p) { __builtin_prefetch(p, 0, 3); } /* to the first level */
 
 /* Rows [first, first + n) of K or V, of d numbers, will be needed soon. Where rows follow each other without a gap, only
- * those that begin a stream are asked for (jump): processors see the rest coming, and asking again costs up to a quarter of
- * the time (measured). Rows that lie apart gain up to a fifth. */
+ * those that begin a stream are asked for (jump): processors see the rest coming, and asking again was slower on most shapes
+ * measured. Rows that lie apart gained on most. */
 TL_INLINE void tl_prefetch_rows(const tl_cpu *c, const tl_operand *a, int32_t d, int64_t first, int32_t n, int jump)
 {
     const int64_t size = tl_dtype_bytes(a->dtype), bytes = d * size, stride = a->seq * size;

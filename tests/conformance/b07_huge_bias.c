@@ -21,9 +21,11 @@ static void lowest_bias(const setting *s, const char *dtype, double lowest)
         trial_set_bias(&t, 0, 0, 3, j, -(double)INFINITY);
     }
     conform_verify(&t);
-    (void)expect(fabs(trial_o(&t, 0, 0, 0, 0) - (KEYS - 1) / 2.) < 1e-4, "the uniform row is %.9g",
-                 trial_o(&t, 0, 0, 0, 0));
-    (void)expect(trial_o(&t, 0, 0, 1, 0) == (double)SPECIAL, "the row with one key is %.9g", trial_o(&t, 0, 0, 1, 0));
+    expect_o(&t, 0, 0, 0, 0, (KEYS - 1) / 2., 0);
+    expect_o(&t, 0, 0, 1, 0, SPECIAL, 0);
+    if (!has_int8_values(s))
+        (void)expect(trial_o(&t, 0, 0, 1, 0) == (double)SPECIAL, "the row with one key is %.9g",
+                     trial_o(&t, 0, 0, 1, 0));
     (void)expect(isfinite(trial_lse(&t, 0, 0, 0)), "lse of the uniform row is %g", trial_lse(&t, 0, 0, 0));
     (void)expect(!isnan(trial_lse(&t, 0, 0, 2)) && !isnan(trial_o(&t, 0, 0, 2, 0)), "-1e32 and the lowest: %g, %g",
                  trial_lse(&t, 0, 0, 2), trial_o(&t, 0, 0, 2, 0));

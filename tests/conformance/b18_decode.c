@@ -24,8 +24,9 @@ static void one_key(const setting *s, const char *dtype)
         for (int64_t c = 0; c < 5; c++) {
             const int64_t at = input_offset(&t.in.problem.v_stride, t.in.tensors.cu_seqlens_k, 0, 0, h / 4) + c;
             const double v = tensor_get(t.in.v, t.in.spec.v_dtype, at);
-            (void)expect(trial_o(&t, 0, h, 0, c) == v, "o[h%d c%d] is %.9g, not the value %.9g", (int)h, (int)c,
-                         trial_o(&t, 0, h, 0, c), v);
+            expect_o(&t, 0, h, 0, c, v, 0);
+            (void)expect(has_int8_values(s) || trial_o(&t, 0, h, 0, c) == v, "o[h%d c%d] is %.9g, not the value %.9g",
+                         (int)h, (int)c, trial_o(&t, 0, h, 0, c), v);
         }
     conform_end(&t);
 }

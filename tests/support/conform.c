@@ -32,6 +32,8 @@ bool expect(bool ok, const char *format, ...)
 
 bool is_high(const setting *s) { return strcmp(s->policy, "high") == 0; }
 
+bool has_int8_values(const setting *s) { return strstr(s->policy, "pv=int8") != NULL; }
+
 typedef struct program {
     void (*body)(const setting *);
     bool once;

@@ -30,6 +30,7 @@ int conform_once(void (*body)(const setting *));
 int32_t conform_device(void);
 
 bool is_high(const setting *s);
+bool has_int8_values(const setting *s); /* V is quantised: no element of O is exact */
 
 /* A trial with the setting's policy, and its layout unless the problem is packed or names one. */
 #if defined __GNUC__
