@@ -3,7 +3,6 @@
 #include "backend.h"
 
 #include <omp.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,9 +97,7 @@ static int is_plain(const tlamp_problem *p)
     const int blocks = y->block_m == TL_DEVICE_ROWS && y->block_n == TL_DEVICE_KEYS &&
                        y->quant_block_q == TL_DEVICE_ROWS && y->quant_block_k == TL_DEVICE_KEYS &&
                        y->scales == TLAMP_SCALES_BLOCK && !y->smooth_k;
-    const int counts = p->batch < (TL_DEVICE_COUNTS - TL_COUNT_READY) / tl_max64(p->num_heads_k, 1);
-    return shape && scores && scale && y->state == TLAMP_STATE_F32 &&
-           (y->kind == TLAMP_POLICY_HIGH || (blocks && counts));
+    return shape && scores && scale && y->state == TLAMP_STATE_F32 && (y->kind == TLAMP_POLICY_HIGH || blocks);
 }
 
 /* ------------------------------------------------------------------------------------------------ sequences */
@@ -175,19 +172,22 @@ static int are_alike(const tlamp_problem *p, const tlamp_tensors *t)
 
 /* ------------------------------------------------------------------------------------------------ device memory */
 
+static int64_t most_q_blocks(const tlamp_problem *p)
+{
+    return p->varlen ? p->total_q / TL_DEVICE_ROWS + p->batch : p->batch * tl_ceil_div(p->max_seqlen_q, TL_DEVICE_ROWS);
+}
+
 static int64_t most_k_blocks(const tlamp_problem *p)
 {
     return p->varlen ? p->total_k / TL_DEVICE_KEYS + p->batch : p->batch * tl_ceil_div(p->max_seqlen_k, TL_DEVICE_KEYS);
 }
 
-/* What the general kernels keep between them; the plain one needs no more. */
+/* What the general kernels keep between them; the plain ones need no more. */
 static void lay_out(tl_device_call *c, const tlamp_problem *p, tl_arena *a)
 {
-    const int64_t q_blocks = p->varlen ? p->total_q / TL_DEVICE_ROWS + p->batch
-                                       : p->batch * tl_ceil_div(p->max_seqlen_q, TL_DEVICE_ROWS);
-    const int64_t k_blocks = most_k_blocks(p);
-    const int64_t queries = p->num_heads_q * q_blocks * TL_DEVICE_ROWS;
-    const int64_t keys = p->num_heads_k * k_blocks * TL_DEVICE_KEYS, row = tl_round_up(p->head_dim_qk, CODE_ROW);
+    const int64_t queries = p->num_heads_q * most_q_blocks(p) * TL_DEVICE_ROWS;
+    const int64_t keys = p->num_heads_k * most_k_blocks(p) * TL_DEVICE_KEYS,
+                  row = tl_round_up(p->head_dim_qk, CODE_ROW);
     const int smooth = p->policy->smooth_k, scattered = p->has_bool_mask || p->has_bias;
     c->sequences = tl_take_array(a, p->batch, sizeof *c->sequences);
     if (!takes_codes(p)) return;
@@ -203,14 +203,16 @@ static void lay_out(tl_device_call *c, const tlamp_problem *p, tl_arena *a)
     if (smooth) c->mean = tl_take_array(a, p->batch * p->num_heads_k, sizeof(float) * (size_t)p->head_dim_qk);
 }
 
-/* The same for the plain kernel, which quantises Q itself. */
+/* The same for the plain kernels. */
 static void lay_out_plain(tl_device_call *c, const tlamp_problem *p, tl_arena *a)
 {
-    const int64_t blocks = p->num_heads_k * most_k_blocks(p);
+    const int64_t q_blocks = p->num_heads_q * most_q_blocks(p), k_blocks = p->num_heads_k * most_k_blocks(p);
     c->sequences = tl_take_array(a, p->batch, sizeof *c->sequences);
     if (!takes_codes(p)) return;
-    c->k_codes = tl_take_array(a, blocks, (size_t)p->head_dim_qk * TL_DEVICE_KEYS);
-    c->k_scale = tl_take_array(a, blocks, sizeof(float));
+    c->q_codes = tl_take_array(a, q_blocks, (size_t)p->head_dim_qk * TL_DEVICE_ROWS);
+    c->k_codes = tl_take_array(a, k_blocks, (size_t)p->head_dim_qk * TL_DEVICE_KEYS);
+    c->q_scale = tl_take_array(a, q_blocks, sizeof(float));
+    c->k_scale = tl_take_array(a, k_blocks, sizeof(float));
 }
 
 static size_t workspace_bytes(const tlamp_plan *plan)
@@ -220,35 +222,6 @@ static size_t workspace_bytes(const tlamp_plan *plan)
     tl_arena a = {NULL, 0};
     lay_out(&c, &plan->problem, &a); /* not less than the plain kernel's */
     return a.used;
-}
-
-/* Counts that are all 0 (nvptx.h), kept from call to call: one array for each call that runs at the same time. */
-enum { DEVICES = 16, IDLE = 8 };
-static _Atomic(uint32_t *) idle_counts[DEVICES][IDLE];
-
-static uint32_t *take_counts(int32_t device)
-{
-    for (int i = 0; i < IDLE && device < DEVICES; i++) {
-        uint32_t *counts = atomic_exchange(&idle_counts[device][i], NULL);
-        if (counts) return counts;
-    }
-    const size_t bytes = sizeof(uint32_t) * TL_DEVICE_COUNTS;
-    uint32_t *counts = omp_target_alloc(bytes, device), *zeros = calloc(1, bytes);
-    const int failed = !counts || !zeros ||
-                       omp_target_memcpy(counts, zeros, bytes, 0, 0, device, omp_get_initial_device());
-    free(zeros);
-    if (!failed) return counts;
-    if (counts) omp_target_free(counts, device);
-    return NULL;
-}
-
-static void give_counts(uint32_t *counts, int32_t device)
-{
-    for (int i = 0; i < IDLE && device < DEVICES; i++) {
-        uint32_t *none = NULL;
-        if (atomic_compare_exchange_strong(&idle_counts[device][i], &none, counts)) return;
-    }
-    omp_target_free(counts, device);
 }
 
 static tlamp_status no_memory(size_t bytes, tlamp_error *err)
@@ -335,11 +308,8 @@ static tlamp_status launch_plain(tl_device_call *c, int int8, tlamp_error *err)
     const int64_t keys = tl_max64(c->sequences ? (int64_t)c->all_k_blocks * TL_DEVICE_KEYS : c->lk, 1);
     c->heads_apart = (int32_t)tl_clamp64((32 << 20) / (keys * c->d * 4) * c->group_heads, 1, heads);
     if (!int8 || c->all_k_blocks == 0) return launched(kernels[0][c->d == 128][c->bf16](c), err);
-    c->counts = take_counts(c->device);
-    if (!c->counts) return no_memory(sizeof(uint32_t) * TL_DEVICE_COUNTS, err);
-    const tlamp_status s = launched(kernels[1][c->d == 128][c->bf16](c), err);
-    if (!s) give_counts(c->counts, c->device); /* after a failure nobody knows what they hold */
-    return s;
+    const int on_host = c->bf16 ? tl_nvptx_codes_bf16(c) : tl_nvptx_codes_f16(c);
+    return launched(on_host | kernels[1][c->d == 128][c->bf16](c), err);
 }
 
 static tlamp_status launch_general(const tl_device_call *c, int state16, tlamp_error *err)

@@ -24,20 +24,21 @@ typedef struct {
 /* A launch: type and name of each field. Strides are in elements. The kernels for plain problems take the first list only.
  *
  * Quantised operands (ALGORITHMS A2): codes [head][tokens of all sequences, each rounded up to blocks][d], zeros behind the
- * last token. Plain kernels quantise Q themselves and have one scale per 64 keys, negative where the block holds a NaN or
- * Inf and has no codes. The general ones have a scale per token, and flags: 1 where one of 16 tokens holds a NaN or Inf.
+ * last token. Plain kernels have one scale per 128 queries and per 64 keys, negative where the block holds a NaN or Inf and
+ * has no codes. The general ones have a scale per token, and flags: 1 where one of 16 tokens holds a NaN or Inf.
  * Tiles with such tokens are computed high. */
-#define TL_PLAIN_POINTERS q, k, v, o, lse, k_codes, k_scale, words, counts, sequences
+#define TL_PLAIN_POINTERS q, k, v, o, lse, q_codes, q_scale, k_codes, k_scale, words, sequences
 #define TL_PLAIN_FIELDS(X)                                                                                             \
     X(const uint16_t *, q)                                                                                             \
     X(const uint16_t *, k)                                                                                             \
     X(const uint16_t *, v)                                                                                             \
     X(void *, o)                                                                                                       \
     X(float *, lse) /* NULL: not wanted */                                                                             \
+    X(int8_t *, q_codes)                                                                                               \
+    X(float *, q_scale)                                                                                                \
     X(int8_t *, k_codes)                                                                                               \
     X(float *, k_scale)                                                                                                \
     X(const uint64_t *, words)               /* NULL: every tile is INT8, where the kernel has codes */                \
-    X(uint32_t *, counts)                    /* see tl_device_counts; NULL: K is quantised already */                  \
     X(const tl_device_sequence *, sequences) /* [batch], or NULL: all are alike */                                     \
     X(int64_t, q_batch)                                                                                                \
     X(int64_t, q_head)                                                                                                 \
@@ -71,11 +72,8 @@ typedef struct {
     X(uint32_t, group_inverse)                                                                                         \
     X(float, logit_scale) /* softmax_scale * log2(e) */
 
-#define TL_GENERAL_POINTERS                                                                                            \
-    q_codes, q_scale, q_mean, q_flags, k_flags, q_seen, k_seen, mean, bool_mask, bias, alibi, sinks
+#define TL_GENERAL_POINTERS q_mean, q_flags, k_flags, q_seen, k_seen, mean, bool_mask, bias, alibi, sinks
 #define TL_GENERAL_FIELDS(X)                                                                                           \
-    X(int8_t *, q_codes)                                                                                               \
-    X(float *, q_scale)                                                                                                \
     X(float *, q_mean) /* q . mean of K; NULL without smooth_k */                                                      \
     X(uint8_t *, q_flags)                                                                                              \
     X(uint8_t *, k_flags)                                                                                              \
@@ -128,10 +126,6 @@ typedef struct {
 #define TL_CAPTURE(type, name) type const name = call->name;
 #define TL_PASS(type, name) .name = name,
 
-/* Counts of a launch that quantises K and attends at once, all 0 before and after: blocks that ended, and key blocks ready
- * per sequence and KV head. */
-enum { TL_COUNT_ENDED, TL_COUNT_READY, TL_DEVICE_COUNTS = 1 << 16 };
-
 /* Each returns 0, or 1 where the OpenMP runtime ran the region on the host, where it does nothing. Complete on return. */
 typedef int tl_device_launch(const tl_device_call *call);
 tl_device_launch tl_nvptx_high_d64_f16, tl_nvptx_high_d128_f16, tl_nvptx_routed_d64_f16, tl_nvptx_routed_d128_f16;
@@ -142,5 +136,8 @@ tl_device_launch tl_nvptx_state16_f16, tl_nvptx_state16_bf16; /* head dimensions
 
 /* For the general kernels: which rows and keys see or are seen; the mean of K; codes, scales and flags of Q and K. */
 tl_device_launch tl_nvptx_survey, tl_nvptx_mean_f16, tl_nvptx_mean_bf16, tl_nvptx_quantise_f16, tl_nvptx_quantise_bf16;
+
+/* For the plain ones: codes and scales of Q and K. */
+tl_device_launch tl_nvptx_codes_f16, tl_nvptx_codes_bf16;
 
 #endif

@@ -25,9 +25,7 @@ enum {
     PITCH16 = TL_D * 2, /* bytes of a row of 16-bit elements and of codes in shared memory */
     PITCH8 = TL_D,
     STAGE = KEYS * PITCH16,
-    KEY_BLOCKS = 4, /* that one block of threads quantises */
-    SCRATCH = BLOCK_ROWS * PITCH16 + 4 * STAGE + (TL_ROUTED ? BLOCK_ROWS * PITCH8 : 0),
-    SHARED_BYTES = SCRATCH + 4 * WARPS
+    SHARED_BYTES = BLOCK_ROWS * PITCH16 + 4 * STAGE + (TL_ROUTED ? BLOCK_ROWS * PITCH8 : 0)
 };
 
 /* A launch, as the kernel sees it. */
@@ -243,7 +241,7 @@ TL_INLINE void tl_prefetch(tl_ctx *x, tl_span span)
     const uint32_t keys = x->keys + (uint32_t)x->fill, values = x->values + (uint32_t)x->fill + x->to16;
     if (span.route == TL_INT8) {
         copy8(keys + x->to8, x->k8 + key * TL_D, KEYS);
-        x->filled_scale = tl_load_fresh(x->k_scale + span.first);
+        x->filled_scale = x->k_scale[span.first];
     } else if (x->first_copy)
         copy16_tail(keys + x->to16, x->k + key * k_seq, k_seq, KEYS, x->chunk_row, x->lk - span.first * KEYS);
     else
@@ -655,6 +653,7 @@ TL_INLINE place place_of(const launch *a, int32_t block)
         p.head = head;
         p.tile = tl_uniform(tile - p.seq.row_tiles);
         p.seq.batch = tl_uniform(p.seq.batch);
+        p.seq.row_tiles = tl_uniform(p.seq.row_tiles);
         p.seq.lq = tl_uniform(p.seq.lq);
         p.seq.lk = tl_uniform(p.seq.lk);
         p.seq.reach = tl_uniform(p.seq.reach);
@@ -668,6 +667,7 @@ TL_INLINE place place_of(const launch *a, int32_t block)
                                      .lq = a->lq,
                                      .lk = a->lk,
                                      .reach = a->reach,
+                                     .row_tiles = batch * each,
                                      .k_blocks = batch * blocks_in(a->lk, KEYS),
                                      .group_inverse = a->group_inverse};
     }
@@ -739,102 +739,16 @@ TL_INLINE void rows_again(const launch *a, int32_t block, uint32_t bad)
 /* The word of the routing row, with the bits of groups cleared that hold a block without codes: those are high. */
 TL_INLINE uint64_t usable_word(const tl_ctx *x, uint64_t word, float q_scale)
 {
-    const uint32_t none = q_scale < 0.f ? ~0u : 0u; /* by tl_join_or, or ptxas would not know that all lanes agree */
-    uint32_t bad[2] = {none, none};
+    uint32_t bad[2] = {0, 0};
     for (int32_t first = 0; first < x->task.tile_end; first += 32) { /* no lane leaves before the others */
         const int32_t tile = first + x->lane, group = tl_group_of(&x->task, tile);
-        const uint32_t bit = tile < x->task.tile_end && tl_load_fresh(x->k_scale + tile) < 0.f ? 1u << (group & 31)
-                                                                                               : 0u;
+        const uint32_t bit = tile < x->task.tile_end && x->k_scale[tile] < 0.f ? 1u << (group & 31) : 0u;
         bad[0] |= group < 32 ? bit : 0u;
         bad[1] |= group < 32 ? 0u : bit;
     }
     const uint64_t high = tl_join_or(bad[0]) | (uint64_t)tl_join_or(bad[1]) << 32;
-    const uint64_t usable = word & ~high;
+    const uint64_t usable = q_scale < 0.f ? 0 : word & ~high;
     return (uint32_t)tl_uniform((int32_t)usable) | (uint64_t)(uint32_t)tl_uniform((int32_t)(usable >> 32)) << 32;
-}
-
-/* The block's rows of Q, which have just been copied, to codes beside them: they are one block of A2. Its scale, or -1
- * where it holds a NaN or Inf and has no codes. Rows before `first` see no key and count as zeros. */
-TL_INLINE float quantise_queries(const tl_ctx *x, int32_t first)
-{
-    enum { COUNT = BLOCK_ROWS / ROWS16 };
-    const uint32_t from = tl_shared_base() + x->to16, chunk = (uint32_t)(tl_thread() % (TL_D / 8));
-    const uint32_t to = x->values + 2 * STAGE + place8(x->chunk_row, (int32_t)chunk >> 1) + (chunk & 1) * 8;
-    uint32_t top = 0;
-    tl_copies_wait();
-    tl_barrier();
-    _Pragma("nounroll") for (int i = 0; i < COUNT;
-                             i++) /* no array of chunks between the passes: for sm_80 the loop would spill 1.5 KB */
-        if (x->chunk_row + i * ROWS16 >= first)
-            top = tl_max_magnitudes(top, tl_shared_load(from + (uint32_t)(i * ROWS16 * PITCH16)));
-    const float amax = tl_block_amax(top, WARPS, tl_shared_base() + SCRATCH);
-    const tl_quant z = tl_quant_make(amax);
-    _Pragma("nounroll") for (int i = 0; i < COUNT; i++)
-    {
-        const tl_chunk c = tl_shared_load(from + (uint32_t)(i * ROWS16 * PITCH16));
-        tl_shared_store8(to + (uint32_t)(i * ROWS16 * PITCH8), tl_codes_of_pairs(c[0], c[1], z.inverse),
-                         tl_codes_of_pairs(c[2], c[3], z.inverse));
-    }
-    return !tl_is_finite(amax) ? -1.f : z.scale > 0.f ? z.scale : 1.f;
-}
-
-TL_INLINE int32_t quantising_blocks(const launch *a)
-{
-    return a->heads_q / a->group_heads * blocks_in(a->all_k_blocks, KEY_BLOCKS);
-}
-
-/* 64 keys of KV head `head`, block `block` of all, which then are ready. */
-TL_INLINE void quantise_block(const launch *a, int32_t head, int32_t block)
-{
-    enum { COUNT = KEYS / ROWS16 };
-    const int32_t at = tl_thread(), heads = a->heads_q / a->group_heads;
-    tl_device_sequence s = {.lk = a->lk};
-    if (a->sequences) {
-        s = find_sequence(a->sequences, a->batch, block, OF_K_BLOCKS);
-    } else {
-        s.batch = block / blocks_in(a->lk, KEYS);
-        s.k_blocks = s.batch * blocks_in(a->lk, KEYS);
-    }
-    const int32_t token = (block - s.k_blocks) * KEYS + at / (TL_D / 8);
-    const uint16_t *x = a->k + s.batch * a->k_batch + head * a->k_head + (s.k_start + token) * a->k_seq +
-                        at % (TL_D / 8) * 8;
-    tl_chunk c[COUNT];
-    uint32_t top = 0;
-    TL_FULLY
-    for (int i = 0; i < COUNT; i++) {
-        c[i] = (tl_chunk){0, 0, 0, 0};
-        if (token + i * ROWS16 < s.lk) c[i] = *(const TL_GLOBAL_SPACE tl_chunk *)(x + i * ROWS16 * a->k_seq);
-        top = tl_max_magnitudes(top, c[i]);
-    }
-    const float amax = tl_block_amax(top, WARPS, tl_shared_base() + SCRATCH);
-    const tl_quant z = tl_quant_make(amax);
-    const int64_t to = (int64_t)head * a->all_k_blocks + block;
-    uint64_t *codes = (uint64_t *)(a->k_codes + to * KEYS * TL_D);
-    TL_FULLY
-    for (int i = 0; i < COUNT; i++)
-        codes[i * THREADS + at] = tl_codes_of_pairs(c[i][0], c[i][1], z.inverse) |
-                                  (uint64_t)tl_codes_of_pairs(c[i][2], c[i][3], z.inverse) << 32;
-    if (at == 0) a->k_scale[to] = !tl_is_finite(amax) ? -1.f : z.scale > 0.f ? z.scale : 1.f;
-    tl_barrier();
-    if (at == 0) (void)tl_release_add(a->counts + TL_COUNT_READY + s.batch * heads + head, 1);
-}
-
-TL_INLINE void quantise_keys(const launch *a, int32_t index)
-{
-    const int32_t shares = blocks_in(a->all_k_blocks, KEY_BLOCKS), head = index / shares;
-    const int32_t first = (index - head * shares) * KEY_BLOCKS, end = first + KEY_BLOCKS;
-    for (int32_t block = first; block < end && block < a->all_k_blocks; block++) quantise_block(a, head, block);
-}
-
-/* The last of `blocks` blocks leaves the counts as it found them. */
-TL_INLINE void end_block(const launch *a, int32_t blocks)
-{
-    const uint32_t before = tl_shared_base() + SCRATCH;
-    if (tl_thread() == 0) tl_shared_store4(before, tl_release_add(a->counts + TL_COUNT_ENDED, 1));
-    tl_barrier();
-    if (tl_shared_load4(before) != (uint32_t)blocks - 1) return;
-    const int32_t count = TL_COUNT_READY + a->batch * (a->heads_q / a->group_heads);
-    for (int32_t i = tl_thread(); i < count; i += THREADS) a->counts[i] = 0;
 }
 #endif
 
@@ -868,13 +782,12 @@ TL_INLINE uint32_t attend(const launch *a, int32_t block, int32_t scrub)
     x.task.word = 0;
     x.task.group_inverse = at.seq.group_inverse;
 #if TL_ROUTED
-    const int32_t key_blocks = blocks_in(lk, KEYS);
     const int64_t codes = (int64_t)at.kv_head * a->all_k_blocks + at.seq.k_blocks;
-    const float q_scale = quantise_queries(&x, 1 - reach - row);
-    if (tl_thread() == 0)
-        while (tl_acquire(a->counts + TL_COUNT_READY + at.seq.batch * (a->heads_q / a->group_heads) + at.kv_head) !=
-               (uint32_t)key_blocks) {}
-    tl_barrier();
+    const int64_t q_block = (int64_t)at.head * a->all_row_tiles + at.seq.row_tiles + at.tile;
+    const float q_scale = a->q_scale[q_block];
+    copy8(x.values + 2 * STAGE + x.to8,
+          a->q_codes + (q_block * BLOCK_ROWS + tl_thread() / (TL_D / 16)) * TL_D + tl_thread() % (TL_D / 16) * 16,
+          BLOCK_ROWS);
     x.k8 = a->k_codes + (codes * KEYS + tl_thread() / (TL_D / 16)) * TL_D + tl_thread() % (TL_D / 16) * 16;
     x.k_scale = a->k_scale + codes;
     x.q_scale = q_scale * a->logit_scale;
@@ -901,28 +814,7 @@ TL_INLINE void attend_well(const launch *a, int32_t block)
     attend_again(&copy, block, bad);
 }
 
-#if TL_ROUTED
-TL_INLINE int32_t attending_blocks(const launch *a)
-{
-    return a->sequences ? a->heads_q * a->all_row_tiles : a->batch * a->heads_q * blocks_in(a->lq, BLOCK_ROWS);
-}
-#endif
-
-/* The blocks that quantise K come first, and those that attend wait for their KV head's. Blocks are dispatched in the order
- * of their numbers (CUB's scans depend on it, too), so that what is waited for is running or done. */
-TL_INLINE void run(const launch *a)
-{
-#if TL_ROUTED
-    const int32_t quantising = quantising_blocks(a), block = tl_block();
-    if (block < quantising)
-        quantise_keys(a, block);
-    else
-        attend_well(a, block - quantising);
-    end_block(a, quantising + attending_blocks(a));
-#else
-    attend_well(a, tl_block());
-#endif
-}
+TL_INLINE void run(const launch *a) { attend_well(a, tl_block()); }
 #endif
 
 #if TL_GENERAL
@@ -1015,22 +907,9 @@ static void run(const launch *a)
 }
 #endif
 
-static int32_t blocks_of(const tl_device_call *call)
-{
-#if TL_GENERAL
-    return call->all_row_tiles * call->heads_q;
-#else
-    const int32_t attending = call->sequences
-                                  ? call->heads_q * call->all_row_tiles
-                                  : call->batch * call->heads_q * ((call->lq + BLOCK_ROWS - 1) / BLOCK_ROWS);
-    const int32_t shares = (call->all_k_blocks + KEY_BLOCKS - 1) / KEY_BLOCKS;
-    return attending + (TL_ROUTED ? call->heads_q / call->group_heads * shares : 0);
-#endif
-}
-
 int TL_LAUNCH(const tl_device_call *call)
 {
-    const int32_t blocks = blocks_of(call);
+    const int32_t blocks = call->heads_q * call->all_row_tiles;
     TL_PLAIN_FIELDS(TL_CAPTURE)
 #if TL_GENERAL
     TL_GENERAL_FIELDS(TL_CAPTURE)

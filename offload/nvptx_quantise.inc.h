@@ -1,5 +1,6 @@
 /* Q and K of a general problem to INT8 codes, scales and flags (ALGORITHMS A2), and before that the mean of K under smooth_k.
- * Codes and scales are those of the CPU; the including file says TL_BF16, TL_MEAN and TL_QUANTISE, the functions' names. */
+ * And Q and K of a plain problem, to codes and scales. They are those of the CPU. The including file says TL_BF16, and the
+ * functions' names: TL_MEAN, TL_QUANTISE, TL_CODES. */
 #include "nvptx.h"
 
 enum { THREADS = 256, WARPS = THREADS / 32, MOST = 256 / 32 }; /* MOST: channels of a lane, lane + 32 i */
@@ -199,6 +200,62 @@ TL_INLINE void run_mean(const tl_general_launch *a)
     const float mean = n ? all / (float)n : 0.f;
     a->mean[(int64_t)tl_block() * a->d + c] = tl_is_finite(mean) ? mean : 0.f; /* overflow: any constant will do */
 }
+
+/* ---- plain problems: a block of threads for each scale, one read, one write */
+
+/* A block of 128 queries or 64 keys. */
+typedef struct {
+    const uint16_t *x; /* its first token */
+    int64_t stride;
+    int32_t rows, first, end; /* rows outside [first, end) are not there or see no key: they count as zeros */
+    int8_t *codes;
+    float *scale; /* negative: it holds a NaN or Inf and has no codes. Its tiles are computed high, which is closer */
+} code_block;
+
+TL_INLINE void quantise_whole(const code_block *b, int32_t d)
+{
+    enum { MOST_CHUNKS = TL_DEVICE_ROWS * 128 / 8 / THREADS };
+    static TL_SHARED_SPACE uint32_t of_warp[WARPS];
+    const int32_t shift = d == 128 ? 4 : 3, chunks = (b->rows << shift) / THREADS; /* 2^shift chunks of a token */
+    tl_chunk c[MOST_CHUNKS];
+    uint32_t top = 0;
+    TL_FULLY
+    for (int i = 0; i < MOST_CHUNKS; i++) {
+        const int32_t at = i * THREADS + tl_thread(), row = at >> shift;
+        c[i] = (tl_chunk){0, 0, 0, 0};
+        if (i < chunks && row >= b->first && row < b->end)
+            c[i] = *(const TL_GLOBAL_SPACE tl_chunk *)(b->x + row * b->stride + (at & ((1 << shift) - 1)) * 8);
+        top = tl_max_magnitudes(top, c[i]);
+    }
+    const float amax = tl_block_amax(top, WARPS, (uint32_t)(uintptr_t)of_warp);
+    const tl_quant z = tl_quant_make(amax);
+    const int finite = tl_is_finite(amax);
+    if (tl_thread() == 0) *b->scale = !finite ? -1.f : z.scale > 0.f ? z.scale : 1.f;
+    uint64_t *codes = (uint64_t *)b->codes;
+    TL_FULLY
+    for (int i = 0; i < MOST_CHUNKS; i++) {
+        if (i >= chunks || !finite) continue;
+        codes[i * THREADS + tl_thread()] = tl_codes_of_pairs(c[i][0], c[i][1], z.inverse) |
+                                           (uint64_t)tl_codes_of_pairs(c[i][2], c[i][3], z.inverse) << 32;
+    }
+}
+
+TL_INLINE void run_codes(const tl_general_launch *a)
+{
+    const int32_t q_count = a->heads_q * a->all_row_tiles, is_q = tl_block() < q_count;
+    const int32_t index = is_q ? tl_block() : tl_block() - q_count, each = is_q ? a->all_row_tiles : a->all_k_blocks;
+    const int32_t head = index / each, block = index - head * each, rows = is_q ? TL_DEVICE_ROWS : TL_DEVICE_KEYS;
+    const tl_device_sequence s = sequence_of(a, block, is_q ? OF_ROW_TILES : OF_K_BLOCKS);
+    const int32_t token = (block - begin_of(&s, is_q ? OF_ROW_TILES : OF_K_BLOCKS)) * rows;
+    code_block b = {.rows = rows, .codes = (is_q ? a->q_codes : a->k_codes) + (int64_t)index * rows * a->d};
+    b.scale = (is_q ? a->q_scale : a->k_scale) + index;
+    b.stride = is_q ? a->q_seq : a->k_seq;
+    b.x = is_q ? a->q + s.batch * a->q_batch + head * a->q_head : a->k + s.batch * a->k_batch + head * a->k_head;
+    b.x += ((is_q ? s.q_start : s.k_start) + token) * b.stride;
+    b.first = is_q ? 1 - s.reach - token : 0;
+    b.end = (is_q ? s.lq : s.lk) - token;
+    quantise_whole(&b, a->d);
+}
 #pragma omp end declare target
 #else
 static void run_quantise(const tl_general_launch *a)
@@ -207,6 +264,11 @@ static void run_quantise(const tl_general_launch *a)
     ran_on_host = 1;
 }
 static void run_mean(const tl_general_launch *a)
+{
+    (void)a;
+    ran_on_host = 1;
+}
+static void run_codes(const tl_general_launch *a)
 {
     (void)a;
     ran_on_host = 1;
@@ -237,6 +299,20 @@ int TL_MEAN(const tl_device_call *call)
     {
         const tl_general_launch a = {TL_PLAIN_FIELDS(TL_PASS) TL_GENERAL_FIELDS(TL_PASS)};
         run_mean(&a);
+    }
+    return ran_on_host;
+}
+
+int TL_CODES(const tl_device_call *call)
+{
+    const int32_t blocks = call->heads_q * call->all_row_tiles + call->heads_q / call->group_heads * call->all_k_blocks;
+    const int32_t d = call->d;
+    TL_PLAIN_FIELDS(TL_CAPTURE)
+#pragma omp target teams ompx_bare num_teams(blocks) thread_limit(THREADS) device(call->device)                        \
+    is_device_ptr(TL_PLAIN_POINTERS)
+    {
+        const tl_general_launch a = {TL_PLAIN_FIELDS(TL_PASS).d = d, .tile_rows = TL_DEVICE_ROWS};
+        run_codes(&a);
     }
     return ran_on_host;
 }

@@ -87,39 +87,6 @@ TL_INLINE void tl_shared_store4(uint32_t at, uint32_t x)
     __asm__ volatile("st.shared.b32 [%0],%1;" ::"r"(at), "r"(x) : "memory");
 }
 
-TL_INLINE void tl_shared_store8(uint32_t at, uint32_t low, uint32_t high)
-{
-    __asm__ volatile("st.shared.v2.b32 [%0],{%1,%2};" ::"r"(at), "r"(low), "r"(high) : "memory");
-}
-
-/* ---- between blocks: what was written before a release is seen after an acquire that reads its count */
-
-TL_INLINE uint32_t tl_acquire(const uint32_t *at)
-{
-    uint32_t x;
-    __asm__ volatile("ld.acquire.gpu.global.u32 %0,[%1];" : "=r"(x) : "l"((const TL_GLOBAL_SPACE void *)at) : "memory");
-    return x;
-}
-
-/* Adds n; the number before. */
-TL_INLINE uint32_t tl_release_add(uint32_t *at, uint32_t n)
-{
-    uint32_t x;
-    __asm__ volatile("atom.acq_rel.gpu.global.add.u32 %0,[%1],%2;"
-                     : "=r"(x)
-                     : "l"((TL_GLOBAL_SPACE void *)at), "r"(n)
-                     : "memory");
-    return x;
-}
-
-/* A number that another block of this launch may have written: not from this processor's own cache. */
-TL_INLINE float tl_load_fresh(const float *at)
-{
-    float x;
-    __asm__ volatile("ld.global.cg.f32 %0,[%1];" : "=f"(x) : "l"((const TL_GLOBAL_SPACE void *)at) : "memory");
-    return x;
-}
-
 /* ---- fragments and products */
 
 /* Four 8x8 tiles of 16-bit elements; lane l gives the address of row l % 8 of tile l / 8. */
@@ -299,13 +266,6 @@ TL_INLINE int32_t tl_uniform(int32_t x)
 #else
     return x;
 #endif
-}
-
-TL_INLINE int32_t tl_lane_0(int32_t x)
-{
-    int32_t r;
-    __asm__ volatile("shfl.sync.idx.b32 %0,%1,0,31,-1;" : "=r"(r) : "r"(x));
-    return r;
 }
 
 /* What the lanes wrote before, they all see after. */
