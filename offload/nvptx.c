@@ -308,7 +308,7 @@ static tlamp_status launch_plain(tl_device_call *c, int int8, tlamp_error *err)
     const int64_t keys = tl_max64(c->sequences ? (int64_t)c->all_k_blocks * TL_DEVICE_KEYS : c->lk, 1);
     c->heads_apart = (int32_t)tl_clamp64((32 << 20) / (keys * c->d * 4) * c->group_heads, 1, heads);
     if (!int8 || c->all_k_blocks == 0) return launched(kernels[0][c->d == 128][c->bf16](c), err);
-    const int on_host = c->bf16 ? tl_nvptx_codes_bf16(c) : tl_nvptx_codes_f16(c);
+    const int on_host = c->bf16 ? tl_nvptx_quantise_plain_bf16(c) : tl_nvptx_quantise_plain_f16(c);
     return launched(on_host | kernels[1][c->d == 128][c->bf16](c), err);
 }
 

@@ -138,6 +138,6 @@ tl_device_launch tl_nvptx_state16_f16, tl_nvptx_state16_bf16; /* head dimensions
 tl_device_launch tl_nvptx_survey, tl_nvptx_mean_f16, tl_nvptx_mean_bf16, tl_nvptx_quantise_f16, tl_nvptx_quantise_bf16;
 
 /* For the plain ones: codes and scales of Q and K. */
-tl_device_launch tl_nvptx_codes_f16, tl_nvptx_codes_bf16;
+tl_device_launch tl_nvptx_quantise_plain_f16, tl_nvptx_quantise_plain_bf16;
 
 #endif

@@ -1,6 +1,6 @@
 /* Q and K of a general problem to INT8 codes, scales and flags (ALGORITHMS A2), and before that the mean of K under smooth_k.
  * And Q and K of a plain problem, to codes and scales. They are those of the CPU. The including file says TL_BF16, and the
- * functions' names: TL_MEAN, TL_QUANTISE, TL_CODES. */
+ * functions' names: TL_MEAN, TL_QUANTISE, TL_QUANTISE_PLAIN. */
 #include "nvptx.h"
 
 enum { THREADS = 256, WARPS = THREADS / 32, MOST = 256 / 32 }; /* MOST: channels of a lane, lane + 32 i */
@@ -240,7 +240,7 @@ TL_INLINE void quantise_whole(const code_block *b, int32_t d)
     }
 }
 
-TL_INLINE void run_codes(const tl_general_launch *a)
+TL_INLINE void run_quantise_plain(const tl_general_launch *a)
 {
     const int32_t q_count = a->heads_q * a->all_row_tiles, is_q = tl_block() < q_count;
     const int32_t index = is_q ? tl_block() : tl_block() - q_count, each = is_q ? a->all_row_tiles : a->all_k_blocks;
@@ -268,7 +268,7 @@ static void run_mean(const tl_general_launch *a)
     (void)a;
     ran_on_host = 1;
 }
-static void run_codes(const tl_general_launch *a)
+static void run_quantise_plain(const tl_general_launch *a)
 {
     (void)a;
     ran_on_host = 1;
@@ -303,7 +303,7 @@ int TL_MEAN(const tl_device_call *call)
     return ran_on_host;
 }
 
-int TL_CODES(const tl_device_call *call)
+int TL_QUANTISE_PLAIN(const tl_device_call *call)
 {
     const int32_t blocks = call->heads_q * call->all_row_tiles + call->heads_q / call->group_heads * call->all_k_blocks;
     const int32_t d = call->d;
@@ -312,7 +312,7 @@ int TL_CODES(const tl_device_call *call)
     is_device_ptr(TL_PLAIN_POINTERS)
     {
         const tl_general_launch a = {TL_PLAIN_FIELDS(TL_PASS).d = d, .tile_rows = TL_DEVICE_ROWS};
-        run_codes(&a);
+        run_quantise_plain(&a);
     }
     return ran_on_host;
 }
