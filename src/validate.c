@@ -32,7 +32,7 @@ static tlamp_problem default_problem(void)
     p.window_left = p.window_right = -1;
     p.num_policies = 1;
     p.words_per_row = 1;
-    p.num_splits = 1;
+    p.num_splits = TLAMP_SPLITS_AUTO;
     return p;
 }
 

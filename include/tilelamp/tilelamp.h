@@ -252,10 +252,10 @@ TLAMP_API void tlamp_policy_init(tlamp_policy *policy, size_t struct_size);
 
 /* ------------------------------------------------------------------------------------------------ problem */
 
+#define TLAMP_SPLITS_AUTO 0 /* a value of num_splits */
+
 /* Everything that fixes a plan: bounds, dtypes, strides, masks, policy; no data pointer except to the policy, which is
  * copied. tlamp_problem_init sets the defaults named here; tlamp_set_strides fills the strides of q, k, v, o and lse. */
-#define TLAMP_SPLITS_AUTO 0 /* of num_splits */
-
 typedef struct tlamp_problem {
     size_t struct_size;
 
@@ -297,11 +297,12 @@ typedef struct tlamp_problem {
     int32_t num_policies;       /* 1, or num_heads_q */
     int32_t words_per_row;      /* 1; most 64-bit routing words of one row (ROUTED) */
 
-    int32_t num_splits; /* 1; parts that the keys of a sequence are split into, for calls with fewer tasks than threads:
-                         * each part is a task of its own, and their states are merged in the order of the keys. A part
-                         * is a run of whole key tiles (block_n, at most 64 keys); shorter sequences have empty parts.
-                         * TLAMP_SPLITS_AUTO: parts of 512 keys where max_seqlen_q is at most 16, else 1. Bits depend
-                         * on this number, not on threads. LAMP and devices: 1 only */
+    int32_t num_splits; /* TLAMP_SPLITS_AUTO; parts that the keys of a sequence are split into, for calls with fewer
+                         * tasks than threads: each part is a task of its own, and their states are merged in the order
+                         * of the keys. A part is a run of whole key tiles (block_n, at most 64 keys); shorter sequences
+                         * have empty parts. AUTO: parts of 512 keys where max_seqlen_q is at most 16, else 1; LAMP and
+                         * devices: 1. Bits depend on this number, not on threads. More than 1 is UNSUPPORTED under LAMP
+                         * and on devices */
 
     /* KV cache (ALGORITHMS A7): page_size 0 is none, k and v are read as given */
     int32_t page_size;                    /* 0; else tokens per page, a multiple of 64 */

@@ -82,7 +82,7 @@ bool parse_splits(const char *text, int32_t *splits)
     return strcmp(text, "auto") == 0 || parse_int32(text, 1, 1 << 20, splits);
 }
 
-int32_t num_splits_of(int32_t splits) { return splits == SPLITS_AUTO ? TLAMP_SPLITS_AUTO : splits ? splits : 1; }
+int32_t num_splits_of(int32_t splits) { return splits == SPLITS_AUTO || !splits ? TLAMP_SPLITS_AUTO : splits; }
 
 static const char *const dtype_names[] = {"f32", "f16", "bf16"};
 

@@ -455,7 +455,10 @@ static tlamp_plan *plan_of(trial *t, verdict *v)
 {
     tlamp_plan *plan = NULL;
     tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
-    const tlamp_status status = tlamp_plan_create(&plan, &t->in.problem, NULL, &err);
+    tlamp_problem problem = t->in.problem;
+    if (t->device >= 0 && problem.num_splits == TLAMP_SPLITS_AUTO)
+        problem.num_splits = 1; /* what automatic is there: the host's bits are compared with the device's */
+    const tlamp_status status = tlamp_plan_create(&plan, &problem, NULL, &err);
     if (status) (void)fail(v, "%s: %s: %s", tlamp_status_string(status), err.field, err.text);
     return plan;
 }
