@@ -2,7 +2,7 @@
  *   3  P V in f32: P in three bf16 planes, V in as many as its type needs (simd/amx.h)
  *   1  P V in bf16: both rounded to it
  * V is packed as [d_v / 16][planes][keys / 2][16] pairs of neighbouring keys. Every element of O adds its terms in one order. */
-#include "simd/operands.h"
+#include "simd/value_lanes.h"
 
 typedef struct {
     int32_t planes;
@@ -40,16 +40,6 @@ TL_INLINE void tl_values_lay_out_task(tl_values *v, const tl_shape *shape, int64
 
 /* ---- packing */
 
-/* Channels i .. i + 15 of V of one key; 0 beyond the last key, where P is 0, and of a key that is left out. */
-TL_INLINE tl_v tl_load_value_lanes(const tl_operands *x, int64_t key, int32_t i, int32_t out, const int32_t dtype)
-{
-    const tl_call *call = x->cpu.call;
-    const tl_sequence *seq = x->cpu.seq;
-    if (key >= seq->lk || i >= x->dv || out) return tl_v_set(0.f);
-    const tl_v a = tl_load_lanes(tl_row(&call->v, seq->batch, seq->k_start, key, x->cpu.kv_head), i, x->dv - i, dtype);
-    return dtype == TL_I8 ? tl_v_mul(a, tl_v_set(tl_value_scale(call, seq, x->cpu.kv_head, key))) : a;
-}
-
 /* 16 keys without those in `out`. Returns a bit for each one that holds a NaN or Inf. */
 TL_INLINE int32_t tl_pack_values_from(const tl_operands *x, const tl_values *v, int64_t key, int32_t out,
                                       const int32_t dtype)
@@ -77,23 +67,11 @@ TL_INLINE int32_t tl_pack_values_from(const tl_operands *x, const tl_values *v, 
     return bad;
 }
 
-static int32_t tl_pack_values(const tl_operands *x, const tl_values *v, int64_t key, int32_t out)
-{
-    switch (x->cpu.call->v.dtype) {
-    case TL_F32: return tl_pack_values_from(x, v, key, out, TL_F32);
-    case TL_F16: return tl_pack_values_from(x, v, key, out, TL_F16);
-    case TL_BF16: return tl_pack_values_from(x, v, key, out, TL_BF16);
-    default: return tl_pack_values_from(x, v, key, out, TL_I8);
-    }
-}
+#include "simd/pack_values.inc.h"
 
 static void tl_values_pack(const tl_operands *x, const tl_values *v, int64_t begin, int64_t end)
 {
-    for (int64_t key = begin; key < end; key += TL_PANEL) {
-        const int32_t bad = tl_pack_values(x, v, key, 0);
-        if (bad) (void)tl_pack_values(x, v, key, bad);
-        v->nonfinite[(key - x->first) / TL_PANEL] = (uint16_t)bad;
-    }
+    tl_pack_value_panels(x, v, begin, end);
     if (end >= x->cpu.seq->lk) (void)tl_pack_values(x, v, end, 0); /* zeros: half of a step may be P of no key */
 }
 

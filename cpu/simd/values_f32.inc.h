@@ -63,23 +63,11 @@ TL_INLINE int32_t tl_pack_values_from(const tl_operands *x, const tl_values *v, 
     return found;
 }
 
-static int32_t tl_pack_values(const tl_operands *x, const tl_values *v, int64_t key, int32_t out)
-{
-    switch (x->cpu.call->v.dtype) {
-    case TL_F32: return tl_pack_values_from(x, v, key, out, TL_F32);
-    case TL_F16: return tl_pack_values_from(x, v, key, out, TL_F16);
-    case TL_BF16: return tl_pack_values_from(x, v, key, out, TL_BF16);
-    default: return tl_pack_values_from(x, v, key, out, TL_I8);
-    }
-}
+#include "simd/pack_values.inc.h"
 
 static void tl_values_pack(const tl_operands *x, const tl_values *v, int64_t begin, int64_t end)
 {
-    for (int64_t key = begin; key < end; key += TL_PANEL) {
-        const int32_t out = tl_pack_values(x, v, key, 0);
-        if (out) (void)tl_pack_values(x, v, key, out);
-        v->nonfinite[(key - x->first) / TL_PANEL] = (uint16_t)out;
-    }
+    tl_pack_value_panels(x, v, begin, end);
 }
 
 /* ---- P */
