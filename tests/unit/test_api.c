@@ -189,7 +189,8 @@ Test(structs, init_sets_the_documented_defaults)
     tlamp_exec_init(&e, sizeof e);
     cr_assert(p.struct_size == sizeof p && p.batch == 1 && p.q_stride.dim == 1 && p.o_stride.dim == 1);
     cr_assert(p.window_left == -1 && p.window_right == -1 && p.num_policies == 1 && p.words_per_row == 1);
-    cr_assert(p.num_splits == TLAMP_SPLITS_AUTO && p.softmax_scale == 0 && p.mask == TLAMP_MASK_NONE && !p.policy && !p.varlen);
+    cr_assert(p.num_splits == TLAMP_SPLITS_AUTO && p.softmax_scale == 0 && p.mask == TLAMP_MASK_NONE && !p.policy &&
+              !p.varlen);
     cr_assert(y.struct_size == sizeof y && y.kind == TLAMP_POLICY_HIGH && y.block_m == 128 && y.block_n == 64);
     cr_assert(y.quant_block_q == 128 && y.quant_block_k == 64 && y.scales == TLAMP_SCALES_BLOCK && !y.smooth_k);
     cr_assert(y.delta == 0x1p-8f && y.tau == 0.5f && y.lamp_b_q == 32 && y.lamp_b_k == 16 && y.lamp_n_k == 4);
