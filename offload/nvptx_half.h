@@ -40,7 +40,30 @@ TL_INLINE tl_chunk tl_scrubbed(tl_chunk c)
     return c;
 }
 
-/* tl_code of four elements: the low byte of 1.5 * 2^23 + x is the rounded x, and |x| <= 127 by the choice of the scale. */
+/* The largest of what the `warps` warps of a block hold, as a magnitude in f32; NaN if one is. All threads take part.
+ * scratch: 4 bytes of shared memory for each warp. */
+TL_INLINE float tl_block_amax(uint32_t pair, int warps, uint32_t scratch)
+{
+    pair = tl_max_half_pair(pair, pair >> 16 | pair << 16);
+    uint32_t top = tl_bits(tl_low_half(pair)) & 0x7fffffffu; /* these order like magnitudes, NaN on top */
+    TL_FULLY
+    for (int with = 16; with; with >>= 1) {
+        const uint32_t other = tl_swap_bits(top, with);
+        top = other > top ? other : top;
+    }
+    if (tl_thread() % 32 == 0) tl_shared_store4(scratch + (uint32_t)(tl_thread() / 32 * 4), top);
+    tl_barrier();
+    TL_FULLY
+    for (int w = 0; w < warps; w++) {
+        const uint32_t other = tl_shared_load4(scratch + (uint32_t)(w * 4));
+        top = other > top ? other : top;
+    }
+    tl_barrier();
+    return tl_float(top);
+}
+
+/* tl_code of the eight elements of a chunk: the low byte of 1.5 * 2^23 + x is the rounded x, and |x| <= 127 by the choice
+ * of the scale. */
 TL_INLINE uint32_t tl_codes_of_pairs(uint32_t pair0, uint32_t pair1, float inverse)
 {
     const float x[4] = {tl_low_half(pair0), tl_high_half(pair0), tl_low_half(pair1), tl_high_half(pair1)};

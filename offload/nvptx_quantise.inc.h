@@ -212,27 +212,10 @@ typedef struct {
     float *scale; /* negative: it holds a NaN or Inf and has no codes. Its tiles are computed high, which is closer */
 } code_block;
 
-/* The largest magnitude that the threads of the block hold in f32; NaN if one is. */
-TL_INLINE float block_amax(uint32_t pair)
-{
-    static TL_SHARED_SPACE uint32_t of_warp[WARPS];
-    pair = tl_max_half_pair(pair, pair >> 16 | pair << 16);
-    uint32_t top = tl_bits(tl_low_half(pair)) & 0x7fffffffu; /* these order like magnitudes, NaN on top */
-    TL_FULLY
-    for (int with = 16; with; with >>= 1) {
-        const uint32_t other = tl_swap_bits(top, with);
-        top = other > top ? other : top;
-    }
-    if (tl_thread() % 32 == 0) of_warp[tl_thread() / 32] = top;
-    tl_barrier();
-    TL_FULLY
-    for (int w = 0; w < WARPS; w++) top = of_warp[w] > top ? of_warp[w] : top;
-    return tl_float(top);
-}
-
 TL_INLINE void quantise_whole(const code_block *b, int32_t d)
 {
     enum { MOST_CHUNKS = TL_DEVICE_ROWS * 128 / 8 / THREADS };
+    static TL_SHARED_SPACE uint32_t of_warp[WARPS];
     const int32_t shift = d == 128 ? 4 : 3, chunks = (b->rows << shift) / THREADS; /* 2^shift chunks of a token */
     tl_chunk c[MOST_CHUNKS];
     uint32_t top = 0;
@@ -244,7 +227,7 @@ TL_INLINE void quantise_whole(const code_block *b, int32_t d)
             c[i] = *(const TL_GLOBAL_SPACE tl_chunk *)(b->x + row * b->stride + (at & ((1 << shift) - 1)) * 8);
         top = tl_max_magnitudes(top, c[i]);
     }
-    const float amax = block_amax(top);
+    const float amax = tl_block_amax(top, WARPS, (uint32_t)(uintptr_t)of_warp);
     const tl_quant z = tl_quant_make(amax);
     const int finite = tl_is_finite(amax);
     if (tl_thread() == 0) *b->scale = !finite ? -1.f : z.scale > 0.f ? z.scale : 1.f;

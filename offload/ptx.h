@@ -75,6 +75,18 @@ TL_INLINE void tl_shared_store(uint32_t at, tl_chunk x)
                      : "memory");
 }
 
+TL_INLINE uint32_t tl_shared_load4(uint32_t at)
+{
+    uint32_t x;
+    __asm__ volatile("ld.shared.b32 %0,[%1];" : "=r"(x) : "r"(at) : "memory");
+    return x;
+}
+
+TL_INLINE void tl_shared_store4(uint32_t at, uint32_t x)
+{
+    __asm__ volatile("st.shared.b32 [%0],%1;" ::"r"(at), "r"(x) : "memory");
+}
+
 /* ---- fragments and products */
 
 /* Four 8x8 tiles of 16-bit elements; lane l gives the address of row l % 8 of tile l / 8. */
