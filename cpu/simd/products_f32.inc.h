@@ -93,30 +93,11 @@ TL_INLINE void tl_high_tile(const int R, const int P, const tl_operands *x, cons
         tl_v_store(s + i * TL_SCORE_STRIDE + j * TL_LANES, tl_v_mul(a[i][j], factor));
 }
 
-TL_INLINE void tl_high_tiles(const int R, const int P, const tl_operands *x, const tl_high *h, int32_t row, int64_t at,
-                             int32_t n, float *s)
-{
-    int32_t j = 0;
-    for (; j + P * TL_PANEL <= n; j += P * TL_PANEL) tl_high_tile(R, P, x, h, row, at + j, s + j);
-    for (; P > 1 && j < n; j += TL_PANEL) tl_high_tile(R, 1, x, h, row, at + j, s + j);
-}
-
-TL_CALL void tl_high_rows(const tl_operands *x, const tl_high *h, int32_t row, int32_t rows, int64_t at, int32_t n,
-                          float *s)
-{
-    switch (rows) {
-    case TL_TILE_ROWS: tl_high_tiles(TL_TILE_ROWS, TL_TILE_PANELS, x, h, row, at, n, s); break;
-    case 4: tl_high_tiles(4, TL_TILE4_PANELS, x, h, row, at, n, s); break;
-    case 2: tl_high_tiles(2, TL_TILE2_PANELS, x, h, row, at, n, s); break;
-    default: tl_high_tiles(1, TL_TILE1_PANELS, x, h, row, at, n, s); break;
-    }
-}
-
-static void tl_high_scores(const tl_operands *x, const tl_high *h, int32_t row, int32_t rows, int64_t at, int32_t n,
-                           float *s)
-{
-    const int32_t chunk = TL_TILE_PANELS * TL_PANEL;
-    for (tl_piece p = tl_first_piece(TL_TILE_ROWS, rows, n, chunk); p.rows;
-         p = tl_next_piece(TL_TILE_ROWS, rows, n, chunk, p))
-        tl_high_rows(x, h, row + p.row, p.rows, at + p.at, p.n, s + p.row * TL_SCORE_STRIDE + p.at);
-}
+enum {
+    TL_QK_ROWS = TL_TILE_ROWS,
+    TL_QK_PANELS = TL_TILE_PANELS,
+    TL_QK4_PANELS = TL_TILE4_PANELS,
+    TL_QK2_PANELS = TL_TILE2_PANELS,
+    TL_QK1_PANELS = TL_TILE1_PANELS
+};
+#include "simd/walk_high.inc.h"

@@ -101,32 +101,15 @@ TL_INLINE void tl_value_tile(const int R, const int P, const tl_operands *x, con
         tl_v_store(o + i * o_stride + j * TL_LANES, a[i][j]);
 }
 
-TL_INLINE void tl_value_tiles(const int R, const int P, const tl_operands *x, const tl_values *v, const float *p,
-                              int64_t at, int32_t n, int32_t c, int32_t end, float *o)
-{
-    for (; c + P <= end; c += P) tl_value_tile(R, P, x, v, p, at, n, c, o);
-    for (; P > 1 && c < end; c++) tl_value_tile(R, 1, x, v, p, at, n, c, o);
-}
-
-TL_CALL void tl_value_rows(const tl_operands *x, const tl_values *v, int32_t rows, const float *p, int64_t at,
-                           int32_t n, int32_t c, int32_t end, float *o)
-{
-    switch (rows) {
-    case TL_TILE_ROWS: tl_value_tiles(TL_TILE_ROWS, TL_TILE_PANELS, x, v, p, at, n, c, end, o); break;
-    case 4: tl_value_tiles(4, TL_TILE4_PANELS, x, v, p, at, n, c, end, o); break;
-    case 2: tl_value_tiles(2, TL_TILE2_PANELS, x, v, p, at, n, c, end, o); break;
-    default: tl_value_tiles(1, TL_TILE1_PANELS, x, v, p, at, n, c, end, o); break;
-    }
-}
-
-static void tl_values_run(const tl_operands *x, const tl_values *v, int32_t rows, const float *p, int64_t at, int32_t n,
-                          float *o)
-{
-    const int32_t panels = x->o_stride / TL_PANEL;
-    for (tl_piece t = tl_first_piece(TL_TILE_ROWS, rows, panels, TL_TILE_PANELS); t.rows;
-         t = tl_next_piece(TL_TILE_ROWS, rows, panels, TL_TILE_PANELS, t))
-        tl_value_rows(x, v, t.rows, p + t.row * TL_SCORE_STRIDE, at, n, t.at, t.at + t.n,
-                      o + (int64_t)t.row * x->o_stride);
-}
+typedef float tl_weight; /* P as the tiles read it */
+enum {
+    TL_PV_ROWS = TL_TILE_ROWS,
+    TL_PV_PANELS = TL_TILE_PANELS,
+    TL_PV4_PANELS = TL_TILE4_PANELS,
+    TL_PV2_PANELS = TL_TILE2_PANELS,
+    TL_PV1_PANELS = TL_TILE1_PANELS
+};
+TL_INLINE const tl_weight *tl_weights_of(const float *row) { return row; }
+#include "simd/walk_values.inc.h"
 
 TL_INLINE float tl_values_weight(const float *p, int32_t j) { return p[j]; }
