@@ -785,7 +785,7 @@ TL_INLINE uint32_t attend(const launch *a, int32_t block, int32_t scrub)
     const int64_t codes = (int64_t)at.kv_head * a->all_k_blocks + at.seq.k_blocks;
     const int64_t q_block = (int64_t)at.head * a->all_row_tiles + at.seq.row_tiles + at.tile;
     /* From an address that all lanes share, or ptxas would not keep the scale of scores in a uniform register. Then it does
-     * not spread the exponentials between the products with V either: the loop takes a tenth longer. */
+     * not spread the exponentials between the products with V either: the loop is slower. */
     const float q_scale = a->q_scale[q_block];
     copy8(x.values + 2 * STAGE + x.to8,
           a->q_codes + (q_block * BLOCK_ROWS + tl_thread() / (TL_D / 16)) * TL_D + tl_thread() % (TL_D / 16) * 16,

@@ -45,7 +45,7 @@ static void print_text(const machine *m, const tlamp_kernel_info *kernels, int32
     for (int32_t i = 0; i < count; i++) {
         const bool first = kernels[i].available && !chosen;
         chosen = chosen || first;
-        printf("        %c %-32s %-12s %s\n", first ? '*' : ' ', kernels[i].name, kernels[i].isa,
+        printf("        %c %-35s %-12s %s\n", first ? '*' : ' ', kernels[i].name, kernels[i].isa,
                kernels[i].available ? ""
                : kernels[i].slow    ? "slow here: only if TLAMP_MAX_ISA names it"
                                     : "not on this machine, or above TLAMP_MAX_ISA");
