@@ -12,15 +12,17 @@
 /* A task is at most this many rows: Q, scores and O of a task stay in a core's second-level cache. */
 enum { MOST_TASK_TOKENS = 128 };
 
-/* Automatic splits: of problems with up to so many query tokens a sequence, whose tasks are few; and always so many keys,
- * however long other sequences are, so that a row's bits depend on its own keys alone. */
-enum { AUTO_SPLIT_TOKENS = 16, AUTO_SPLIT_KEYS = 512 };
+/* Automatic splits: of problems with up to so many query tokens a sequence and fewer KV heads in the batch, whose tasks are
+ * few (more have work for every thread, and partial states would only cost memory); and always so many keys, however long
+ * other sequences are. All of this is known to the plan: a row's bits depend on the plan and its own keys. */
+enum { AUTO_SPLIT_TOKENS = 16, AUTO_SPLIT_HEADS = 64, AUTO_SPLIT_KEYS = 512 };
 
 int32_t tl_splits(const tlamp_problem *p)
 {
     int64_t parts = p->num_splits;
     if (p->num_splits == TLAMP_SPLITS_AUTO) {
-        const int few = p->max_seqlen_q <= AUTO_SPLIT_TOKENS && p->policy->kind != TLAMP_POLICY_LAMP;
+        const int few = p->max_seqlen_q <= AUTO_SPLIT_TOKENS && p->batch < AUTO_SPLIT_HEADS &&
+                        p->batch * p->num_heads_k < AUTO_SPLIT_HEADS && p->policy->kind != TLAMP_POLICY_LAMP;
         parts = few ? tl_ceil_div(p->max_seqlen_k, AUTO_SPLIT_KEYS) : 1;
     }
     const int32_t tile = p->policy->block_n < 64 ? p->policy->block_n : 64; /* a part has one tile at least */

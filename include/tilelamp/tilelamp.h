@@ -53,8 +53,9 @@
  *           accept that pass a parallel_for of their own or num_threads = 1.)
  * Threads   A plan is immutable and can be shared. Concurrent executions need distinct workspaces and disjoint outputs.
  *           Calls from inside a caller's parallel region are fine.
- * Repeats   The same library on the same machine gives the same bits for the same problem: for any thread count, whatever
- *           else is in the batch, and in every run.
+ * Repeats   The same library on the same machine gives the same bits for the same plan: for any thread count, whatever
+ *           else is in the batch, and in every run. Plans of other bounds (batch, max_seqlen_q, ...) may take other kernels
+ *           and split keys otherwise.
  * Aliasing  Outputs and the workspace must not overlap inputs or each other. This is not checked.
  * Memory    The caller owns every buffer. The library keeps no pointer after a call returns.
  */
@@ -300,9 +301,9 @@ typedef struct tlamp_problem {
     int32_t num_splits; /* TLAMP_SPLITS_AUTO; parts that the keys of a sequence are split into, for calls with fewer
                          * tasks than threads: each part is a task of its own, and their states are merged in the order
                          * of the keys. A part is a run of whole key tiles (block_n, at most 64 keys); shorter sequences
-                         * have empty parts. AUTO: parts of 512 keys where max_seqlen_q is at most 16, else 1; LAMP and
-                         * devices: 1. Bits depend on this number, not on threads. More than 1 is UNSUPPORTED under LAMP
-                         * and on devices */
+                         * have empty parts. AUTO: parts of 512 keys where max_seqlen_q is at most 16 and batch *
+                         * num_heads_k below 64, else 1; LAMP and devices: 1. Bits depend on this number, not on
+                         * threads. More than 1 is UNSUPPORTED under LAMP and on devices */
 
     /* KV cache (ALGORITHMS A7): page_size 0 is none, k and v are read as given */
     int32_t page_size;                    /* 0; else tokens per page, a multiple of 64 */
@@ -592,7 +593,8 @@ TLAMP_API int32_t tlamp_kernels(tlamp_kernel_info *kernels, int32_t count);
  * only means that kernels for AMX are not available. */
 TLAMP_API const char *tlamp_isa(void);
 /* Lowers it, as TLAMP_MAX_ISA does: no kernel above it is taken, and kernels of just this instruction set are, even where
- * they are slow. INVALID_ARGUMENT for an unknown name or after the first plan. */
+ * they are slow. INVALID_ARGUMENT for an unknown name, or once a plan was made or tlamp_supported
+ * has answered OK. */
 TLAMP_API tlamp_status tlamp_set_max_isa(const char *isa, tlamp_error *err);
 
 /* Offload devices that can run device memory calls. */

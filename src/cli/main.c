@@ -69,7 +69,9 @@ static int dispatch(int argc, char **argv, fault *f)
 int main(int argc, char **argv)
 {
     fault f = {.code = DONE};
-    const int code = dispatch(argc, argv, &f);
+    int code = dispatch(argc, argv, &f);
+    if ((fflush(stdout) != 0 || ferror(stdout)) && code != BAD_INPUT)
+        code = fault_set(&f, BAD_INPUT, "stdout: cannot be written: choose another place");
     if (code) (void)fprintf(stderr, "tilelamp: %s\n", f.text);
     return code;
 }

@@ -99,14 +99,21 @@ static void rotate(const operand *o)
     for (int32_t c = 0; c < d; c++) o->blur[c] = error;
 }
 
-/* Token t in o->x as it is quantised: less the mean, rotated. false: it is not quantised, because nothing sees it or it holds a
- * NaN or Inf. */
-static bool load_token(const operand *o, int64_t t)
+/* Token t in o->x as it is given. false: it is not quantised, because nothing sees it or it holds a NaN or Inf. */
+static bool load_given(const operand *o, int64_t t)
 {
     if (!o->seen[t]) return false;
     o->load(o->ref, o->seq, o->head, t, o->x);
-    for (int32_t c = 0; c < o->ref->problem.head_dim_qk; c++) {
+    for (int32_t c = 0; c < o->ref->problem.head_dim_qk; c++)
         if (!isfinite(o->x[c])) return false;
+    return true;
+}
+
+/* The same as it is quantised: less the mean, rotated. */
+static bool load_token(const operand *o, int64_t t)
+{
+    if (!load_given(o, t)) return false;
+    for (int32_t c = 0; c < o->ref->problem.head_dim_qk; c++) {
         if (o->mean) o->x[c] -= o->mean[c];
         o->blur[c] = o->mean ? o->mean_error[c] : 0;
     }
@@ -235,7 +242,7 @@ static void mean_of(const operand *keys, double *mean, double *mean_error)
     memset(mean, 0, sizeof *mean * (size_t)d);
     memset(mean_error, 0, sizeof *mean_error * (size_t)d);
     for (int64_t t = 0; t < keys->count; t++) {
-        if (!load_token(keys, t)) continue;
+        if (!load_given(keys, t)) continue; /* the mean is taken off before the rotation */
         n++;
         for (int32_t c = 0; c < d; c++) {
             mean[c] += keys->x[c];
