@@ -747,6 +747,31 @@ Test(bound, scales_of_the_callers_that_are_no_numbers)
     drop(&a);
 }
 
+/* K's mean is taken off before the rotation. The first key, rotated, is the mean: who rotates first would find nothing left of
+ * it to quantise, and promise too much. A bias hides the second key from the softmax, not from the mean. */
+Test(bound, smoothing_comes_before_the_rotation)
+{
+    static const tlamp_policy_kind kinds[] = {TLAMP_POLICY_INT8, TLAMP_POLICY_X3};
+    attention a = make(1, 1, 1, 2, 64, 64);
+    for (int c = 0; c < 64; c++) {
+        const float rotated = 1 + .01f * sinf((float)c * 1.7f);
+        a.q[c] = sinf((float)c * .37f + .1f);
+        a.k[c] = rotated;
+        a.k[64 + c] = (c ? 0.f : 16.f) - rotated;
+    }
+    a.bias[0] = 0;
+    a.bias[1] = -1000;
+    a.p.has_bias = 1;
+    a.p.bias_stride = (tlamp_score_strides){2, 2, 2, 1};
+    a.policy.scales = TLAMP_SCALES_TOKEN;
+    a.policy.smooth_k = a.policy.hadamard = 1;
+    for (int i = 0; i < 2; i++) {
+        a.policy.kind = kinds[i];
+        (void)compare(&a);
+    }
+    drop(&a);
+}
+
 /* A packed sequence has the bounds it has alone: its own scales, mean, routing rows and groups. */
 Test(bound, packed_sequences)
 {
