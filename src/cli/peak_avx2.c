@@ -95,7 +95,7 @@ static float run_softmax(int64_t steps)
 }
 
 const peak_loop peak_fma_avx2 = {"fma_ymm", "avx2", "avx2 fma", 2000000, OPERATIONS, run_fma, NULL};
-const peak_loop peak_int8_avx2 = {"maddwd_ymm", "avx2", "avx2", 1000000, 2 * CHAINS *CODES, run_int8, NULL};
+const peak_loop peak_int8_avx2 = {"maddwd_ymm", "avx2", "avx2", 1000000, 2 * INT8_CHAINS *CODES, run_int8, NULL};
 const peak_loop peak_softmax_avx2 = {"softmax_ymm", "avx2", "avx2 fma", 20000, ROW, run_softmax, NULL};
 #else
 const peak_loop peak_fma_avx2 = {"fma_ymm", "avx2", "avx2 fma", 1, 0, NULL, NULL};
