@@ -23,14 +23,6 @@ static void tl_values_lay_out_keys(tl_values *v, const tl_shape *shape, int64_t 
     v->v = tl_take(a, tl_ceil_div(shape->head_dim_v, TL_PANEL) * v->stride * 4);
 }
 
-TL_INLINE void tl_values_lay_out_task(tl_values *v, const tl_shape *shape, int64_t rows, tl_arena *a)
-{
-    (void)v;
-    (void)shape;
-    (void)rows;
-    (void)a;
-}
-
 /* ---- packing */
 
 /* 16 keys without those in `out`. Returns a bit for each one that holds a NaN or Inf. */
