@@ -16,7 +16,7 @@ typedef struct {
     int32_t tile_keys;                     /* execution key tile: block_n, at most 64 (LAMP: block_n) */
     int32_t high;                          /* some tile may be high */
     int32_t int8;                          /* some tile may be INT8 */
-    int32_t planes;                  /* of codes of Q and K: 2 under X3, whose tiles take the INT8 route; else 1 */
+    int32_t code_planes;             /* of codes of Q and K: 2 under X3, whose tiles take the INT8 route; else 1 */
     int32_t int8_values;             /* P V in INT8 */
     int32_t fly;                     /* INT8 keys and values are made by each task, not once per call */
     int32_t task_tokens, task_heads; /* most query tokens, and query heads of one KV head, of one task */

@@ -44,7 +44,7 @@ static tl_shape make_shape(const tlamp_problem *p, const tl_kernel *kernel)
     const int x3 = policy->kind == TLAMP_POLICY_X3;
     s.high = policy->kind != TLAMP_POLICY_INT8 && !x3;
     s.int8 = policy->kind == TLAMP_POLICY_INT8 || policy->kind == TLAMP_POLICY_ROUTED || x3;
-    s.planes = x3 ? 2 : 1;
+    s.code_planes = x3 ? 2 : 1;
     s.int8_values = policy->pv == TLAMP_PV_INT8;
     s.fly = policy->quantise == TLAMP_QUANTISE_FLY;
     /* Tokens: a part of one routing row. block_m divides 128 or is a multiple of it, so no task crosses a row's end. */

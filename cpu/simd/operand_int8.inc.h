@@ -32,7 +32,7 @@ TL_INLINE int32_t tl_int8_units(const tl_shape *shape)
 static void tl_int8_lay_out_keys(tl_int8 *z, const tl_shape *shape, int64_t keys, tl_arena *a)
 {
     const int64_t n = shape->int8 ? keys : 0;
-    for (int i = 0; i < 2; i++) z->keys[i] = tl_take(a, i < shape->planes ? n * tl_int8_units(shape) * 4 : 0);
+    for (int i = 0; i < 2; i++) z->keys[i] = tl_take(a, i < shape->code_planes ? n * tl_int8_units(shape) * 4 : 0);
     z->scale = tl_take(a, n * 4);
     z->flagged = tl_take(a, n);
     z->panels_flagged = tl_take(a, n / TL_PANEL);
@@ -43,14 +43,14 @@ static void tl_int8_lay_out_task(tl_int8 *z, const tl_shape *shape, int64_t rows
     const int64_t n = shape->int8 ? rows : 0, code = (int64_t)sizeof(tl_qcode);
     z->code_stride = (int32_t)tl_round_up(shape->head_dim_qk, TL_LANES * TL_CODES);
     z->units = tl_int8_units(shape);
-    z->planes = shape->planes;
-    for (int i = 0; i < 2; i++) z->q[i] = tl_take(a, i < shape->planes ? n * z->code_stride * code : 0);
+    z->planes = shape->code_planes;
+    for (int i = 0; i < 2; i++) z->q[i] = tl_take(a, i < shape->code_planes ? n * z->code_stride * code : 0);
     z->rotated = tl_take(a, shape->policy->hadamard ? n * tl_round_up(shape->head_dim_qk, TL_PANEL) * 4 : 0);
     z->q_start = tl_take(a, n * 4);
     z->q_scale = tl_take(a, n * 4);
     z->q_mean = tl_take(a, n * 4);
     z->q_flagged = tl_take(a, n);
-    z->codes = tl_take(a, shape->int8 ? shape->planes * TL_PANEL * z->code_stride * code : 0);
+    z->codes = tl_take(a, shape->int8 ? shape->code_planes * TL_PANEL * z->code_stride * code : 0);
 }
 
 /* A widened row's codes; bias is added to each. */

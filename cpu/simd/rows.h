@@ -108,7 +108,7 @@ TL_INLINE float tl_kernel_scale(tl_quant z) { return z.scale != 0.f ? z.scale : 
 
 /* What the integer products of a query and a key count, in units of the product of their scales: X3 sums 254 c1 d1 + c1 d2 +
  * c2 d1 (ALGORITHMS E). */
-TL_INLINE float tl_product_unit(const tl_shape *shape) { return shape->planes == 2 ? 1.f / TL_PLANE_STEPS : 1.f; }
+TL_INLINE float tl_product_unit(const tl_shape *shape) { return shape->code_planes == 2 ? 1.f / TL_PLANE_STEPS : 1.f; }
 
 /* The quantiser that gives back the caller's codes: round(scale * code / scale) is code. A scale below 2^-126, whose inverse
  * may overflow, makes a zero block, as the quantiser's own do; the tokens of one that is Inf or NaN are flagged. */
@@ -221,7 +221,8 @@ TL_INLINE int tl_logits_are_plain(const tl_call *call)
     return !(call->softcap > 0.f) && !call->alibi_slopes && !call->bias.data;
 }
 
-/* Scores q . k of keys [key, key + cols) become logits in log2 units. Order: scale, softcap, ALiBi, bias (STYLE section 5).
+/* Scores q . k of keys [key, key + cols) become logits in log2 units. Order: scale, softcap, ALiBi, bias, as models that cap
+ * have it: the cap limits q . k alone, so that no position and no bias is flattened by it.
  * A bias of -Inf hides the key: tl_mask_row. */
 TL_SHARED void tl_logits_row(const tl_cpu *c, float *s, int32_t row, int64_t key, int64_t cols)
 {

@@ -92,7 +92,7 @@ static tl_packed tl_lay_out_keys(const tl_shape *shape, int64_t n, tl_arena *a)
     const int64_t keys = tl_round_up(n, VALUE_KEYS), dv_pad = tl_round_up(shape->head_dim_v, LANES);
     tl_packed p = {.first = 0};
     for (int i = 0; i < 2; i++)
-        p.codes[i] = tl_take(a, shape->int8 && i < shape->planes ? keys * shape->head_dim_qk : 0);
+        p.codes[i] = tl_take(a, shape->int8 && i < shape->code_planes ? keys * shape->head_dim_qk : 0);
     p.scale = tl_take(a, shape->int8 ? keys * 4 : 0);
     p.flagged = tl_take(a, shape->int8 ? keys : 0);
     p.v_codes = tl_take(a, shape->int8_values ? keys * dv_pad : 0);
@@ -113,10 +113,10 @@ static void tl_lay_out(tl_ctx *x, const tl_shape *shape, tl_arena *a)
     const int64_t rows = tl_round_up((int64_t)shape->task_tokens * shape->task_heads, TL_ROWS);
     x->d = shape->head_dim_qk;
     x->dv = shape->head_dim_v;
-    x->planes = shape->planes;
+    x->planes = shape->code_planes;
     x->dv_pad = (int32_t)tl_round_up(x->dv, LANES);
     x->q = tl_take(a, rows * x->d * 4);
-    for (int i = 0; i < 2; i++) x->q_codes[i] = tl_take(a, shape->int8 && i < shape->planes ? rows * x->d : 0);
+    for (int i = 0; i < 2; i++) x->q_codes[i] = tl_take(a, shape->int8 && i < shape->code_planes ? rows * x->d : 0);
     x->q_quant = tl_take(a, shape->int8 ? rows * (int64_t)sizeof(tl_quant) : 0);
     x->q_mean = tl_take(a, shape->int8 ? rows * 4 : 0);
     x->q_flagged = tl_take(a, shape->int8 ? rows : 0);
