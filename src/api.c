@@ -219,6 +219,11 @@ tlamp_status tlamp_merge(int64_t rows, int32_t head_dim, float *o_a, int64_t o_a
         const float a = lse_a[r], b = lse_b[r];
         float *to = o_a + r * o_a_stride;
         const float *from = o_b + r * o_b_stride;
+        if (!(a < INFINITY && b < INFINITY)) { /* one of them is the row of a logit that is NaN or +Inf */
+            for (int32_t c = 0; c < head_dim; c++) to[c] = NAN;
+            lse_a[r] = NAN;
+            continue;
+        }
         if (b == -INFINITY) continue; /* neutral, exactly */
         if (a == -INFINITY) {
             memcpy(to, from, sizeof *to * (size_t)head_dim);

@@ -34,25 +34,29 @@ static const char *const ladder[] = {"scalar",     "avx2",       "avxvnni",    "
                                      "avx512vnni", "avx512bf16", "avx512fp16", "amx"};
 enum { RUNGS = sizeof ladder / sizeof ladder[0], ANY = RUNGS }; /* ANY: all of them, none named */
 
+#define LADDER "scalar, avx2, avxvnni, avx512, avx512vnni, avx512bf16, avx512fp16 or amx"
+
+/* NONE: it is no name, and no kernel is at or below it. */
+enum { NONE = -1, UNREAD = -2 };
+
 static int rung_of(const char *isa)
 {
     for (int i = 0; i < RUNGS; i++)
         if (strcmp(ladder[i], isa) == 0) return i;
-    return -1;
+    return NONE;
 }
 
-static _Atomic int max_rung = -1; /* -1: the environment has not been read */
-static _Atomic int planned;       /* a plan was made: the choice is final */
+static _Atomic int max_rung = UNREAD; /* of the environment, or what was set */
+static _Atomic int planned;           /* a plan was made: the choice is final */
 
-/* Threads that race read the same environment and write the same value. An unknown name lowers nothing. */
+/* Threads that race read the same environment and write the same value. */
 static int highest_rung(void)
 {
     int rung = atomic_load(&max_rung);
-    if (rung >= 0) return rung;
+    if (rung != UNREAD) return rung;
     const char *name = getenv("TLAMP_MAX_ISA");
-    const int asked = name ? rung_of(name) : -1;
-    rung = asked >= 0 ? asked : ANY;
-    int unread = -1;
+    rung = name && *name ? rung_of(name) : ANY;
+    int unread = UNREAD;
     return atomic_compare_exchange_strong(&max_rung, &unread, rung) ? rung : unread;
 }
 
@@ -79,13 +83,22 @@ static int is_available(const tl_entry *e, const tl_machine *m)
     return is_allowed(e, m) && ((e->features & ~m->features) == 0 || rung_of(e->kernel->isa) == m->rung);
 }
 
+static tlamp_kernel_info describe(const tl_entry *e, const tl_machine *m)
+{
+    const int available = is_available(e, m), slow = !available && is_allowed(e, m);
+    return (tlamp_kernel_info){sizeof(tlamp_kernel_info), e->kernel->name, e->kernel->isa, available, slow};
+}
+
+/* The caller's header may have a smaller or a larger struct: the first one's size is the stride of the array. */
 int32_t tlamp_kernels(tlamp_kernel_info *kernels, int32_t count)
 {
     const tl_machine here = tl_this_machine();
-    for (int32_t i = 0; kernels && i < count && i < ENTRIES; i++) {
-        const int available = is_available(&entries[i], &here), slow = !available && is_allowed(&entries[i], &here);
-        kernels[i] = (tlamp_kernel_info){sizeof *kernels, entries[i].kernel->name, entries[i].kernel->isa, available,
-                                         slow};
+    if (!kernels || count < 1) return ENTRIES;
+    const size_t stride = kernels->struct_size;
+    if (stride < sizeof stride) return -1;
+    for (int32_t i = 0; i < count && i < ENTRIES; i++) {
+        const tlamp_kernel_info info = describe(&entries[i], &here);
+        tl_init_struct((unsigned char *)kernels + (size_t)i * stride, stride, &info, sizeof info);
     }
     return ENTRIES;
 }
@@ -103,12 +116,9 @@ const char *tlamp_isa(void)
 
 tlamp_status tlamp_set_max_isa(const char *isa, tlamp_error *err)
 {
-    const int rung = isa ? rung_of(isa) : -1;
-    if (rung < 0)
-        return tl_fail(
-            err, TLAMP_INVALID_ARGUMENT, "isa",
-            "%s is no instruction set: scalar, avx2, avxvnni, avx512, avx512vnni, avx512bf16, avx512fp16 or amx",
-            isa ? isa : "NULL");
+    const int rung = isa ? rung_of(isa) : NONE;
+    if (rung == NONE)
+        return tl_fail(err, TLAMP_INVALID_ARGUMENT, "isa", "%.80s is no instruction set: " LADDER, isa ? isa : "NULL");
     if (atomic_load(&planned))
         return tl_fail(err, TLAMP_INVALID_ARGUMENT, "isa", "a plan has been made: set it before the first");
     atomic_store(&max_rung, rung);
@@ -203,6 +213,9 @@ const tl_kernel *tl_find_kernel(tlamp_pv *pv, const tl_machine *machine, const t
 tlamp_status tl_choose_kernel(const tl_kernel **kernel, tlamp_pv *pv, const tlamp_problem *problem, tlamp_error *err)
 {
     const tl_machine here = tl_this_machine();
+    if (here.rung == NONE)
+        return tl_fail(err, TLAMP_INVALID_ARGUMENT, "TLAMP_MAX_ISA",
+                       "the environment variable TLAMP_MAX_ISA names no instruction set: " LADDER);
     tlamp_status s = check_features(problem, err);
     if (!s && problem->policy->kind == TLAMP_POLICY_LAMP) s = check_lamp(problem, err);
     if (s) return s;

@@ -430,7 +430,9 @@ typedef struct tlamp_tensors {
 TLAMP_API void tlamp_tensors_init(tlamp_tensors *tensors, size_t struct_size);
 
 /* Runs task(task_context, index) for every index in [0, count), on any threads, in any order, and returns when all are
- * done. worker (0 .. num_threads-1) names the thread: no two tasks run at once with the same worker. */
+ * done. worker (0 .. num_threads-1) names the thread: no two tasks run at once with the same worker. An execution calls it
+ * once for each of its phases that has work: to look at, to pack and to quantise keys and values, for the queries, to merge
+ * splits. */
 typedef void (*tlamp_task)(void *task_context, int64_t index, int32_t worker);
 typedef void (*tlamp_parallel_for)(void *context, int64_t count, tlamp_task task, void *task_context);
 
@@ -467,7 +469,10 @@ TLAMP_API tlamp_status tlamp_attention(const tlamp_problem *problem, const tlamp
 
 /* Merges two partial results of the same rows over disjoint keys (each a softmax over its own keys, with its LSE) into a:
  *   lse = log(exp(lse_a) + exp(lse_b)); o = o_a exp(lse_a - lse) + o_b exp(lse_b - lse)
- * (0, -Inf) is neutral. f32, rows x head_dim with row strides in elements; lse dense [rows]. In place on a. */
+ * (0, -Inf) is neutral. Where an LSE is NaN or +Inf its part saw a logit that is NaN or +Inf: the row becomes NaN, LSE and
+ * all, as the softmax over all keys is. (FlashAttention-2 writes +Inf for empty rows: make it -Inf first.) f32, rows x head_dim
+ * with row strides in elements; lse dense [rows]. In place on a. INVALID_ARGUMENT for negative rows, a head_dim below 1, NULL
+ * with rows > 0, or an o_a_stride of 0. */
 TLAMP_API tlamp_status tlamp_merge(int64_t rows, int32_t head_dim, float *o_a, int64_t o_a_stride, float *lse_a,
                                    const float *o_b, int64_t o_b_stride, const float *lse_b, tlamp_error *err);
 
@@ -574,7 +579,9 @@ TLAMP_API tlamp_status tlamp_reference(const tlamp_problem *problem, const tlamp
 
 /* ------------------------------------------------------------------------------------------------ machine */
 
-/* Kernels built into this library, best first. Returns the number of kernels; fills at most count.
+/* Kernels built into this library, best first. Returns their number, and fills at most count; kernels NULL or count 0: only
+ * the number. kernels[0].struct_size must be set, to sizeof(tlamp_kernel_info): it is the size of all of the array's elements.
+ * -1 where it is not (smaller than a size_t), and nothing is filled.
  *   available  this machine can run it, and TLAMP_MAX_ISA allows it
  *   slow       it would, but its instructions are slower here than those of a lesser kernel (VDPBF16PS on processors of
  *              Intel's with AMX), so that it is not available unless TLAMP_MAX_ISA names its very instruction set */
@@ -586,7 +593,8 @@ typedef struct tlamp_kernel_info {
 TLAMP_API int32_t tlamp_kernels(tlamp_kernel_info *kernels, int32_t count);
 
 /* The best instruction set this process will use ("scalar", ...), after the environment variable TLAMP_MAX_ISA, which is
- * read once, at first use.
+ * read once, at first use; empty is as good as not set. A value that is no name of an instruction set allows nothing: this
+ * gives "none", and plans and tlamp_supported give INVALID_ARGUMENT with the field "TLAMP_MAX_ISA".
  * AMX: Linux gives tile registers to processes that ask. On a processor that has them, and unless TLAMP_MAX_ISA is below amx,
  * the first call that looks for a kernel (this one, tlamp_kernels, a plan, tlamp_supported, tlamp_reference) asks, for the
  * whole process and for good. Signal frames grow then: alternate signal stacks need sysconf(_SC_SIGSTKSZ) bytes. A refusal

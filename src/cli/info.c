@@ -28,8 +28,7 @@ static const struct argp info_argp = {
 
 static int32_t read_kernels(tlamp_kernel_info kernels[MACHINE_MAX_KERNELS])
 {
-    memset(kernels, 0, MACHINE_MAX_KERNELS * sizeof kernels[0]);
-    for (int i = 0; i < MACHINE_MAX_KERNELS; i++) kernels[i].struct_size = sizeof kernels[i];
+    kernels[0].struct_size = sizeof kernels[0];
     const int32_t count = tlamp_kernels(kernels, MACHINE_MAX_KERNELS);
     return count < MACHINE_MAX_KERNELS ? count : MACHINE_MAX_KERNELS;
 }

@@ -100,7 +100,7 @@ static const char *expected_name(const expectation *e, int rung)
 static int is_available(const char *name, size_t length)
 {
     enum { MOST = 256 };
-    static tlamp_kernel_info kernels[MOST];
+    static tlamp_kernel_info kernels[MOST] = {{.struct_size = sizeof kernels[0]}};
     const int32_t count = tlamp_kernels(kernels, MOST);
     for (int32_t i = 0; i < count && i < MOST; i++)
         if (strlen(kernels[i].name) == length && strncmp(kernels[i].name, name, length) == 0)

@@ -14,7 +14,7 @@ enum { MOST_KERNELS = 64 };
 /* The distinct instruction sets of the kernels that run here, slow ones too: run_here names them. */
 static int find_isas(const char *isas[MOST_KERNELS])
 {
-    tlamp_kernel_info kernels[MOST_KERNELS];
+    tlamp_kernel_info kernels[MOST_KERNELS] = {{.struct_size = sizeof kernels[0]}};
     const int count = tlamp_kernels(kernels, MOST_KERNELS);
     int found = 0;
     for (int i = 0; i < count && i < MOST_KERNELS; i++) {

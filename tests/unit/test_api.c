@@ -1196,6 +1196,25 @@ Test(merge, nan_stays)
                   i);
 }
 
+/* A part that saw a logit of +Inf is NaN, whatever the other is; so is one whose LSE says so. */
+Test(merge, infinity_makes_nan)
+{
+    static const float others[] = {INFINITY, NAN, 0.5f, -3e38f, -INFINITY, 3e38f};
+    part a = random_part(1), b = random_part(5);
+    for (int i = 0; i < ROWS; i++) {
+        a.lse[i] = INFINITY;
+        b.lse[i] = others[i];
+    }
+    part left = a, right = b;
+    merge(&left, &b);
+    merge(&right, &a);
+    for (int i = 0; i < ROWS; i++) {
+        cr_assert(isnan(left.lse[i]) && isnan(right.lse[i]), "row %d", i);
+        for (int c = 0; c < COLUMNS; c++)
+            cr_assert(isnan(left.o[i * COLUMNS + c]) && isnan(right.o[i * COLUMNS + c]), "row %d", i);
+    }
+}
+
 Test(merge, arguments)
 {
     part a = random_part(1), b = random_part(5);
@@ -1269,9 +1288,11 @@ Test(machine, kernels)
     tlamp_kernel_info kernels[MOST];
     const int32_t count = tlamp_kernels(NULL, 0);
     cr_assert(0 < count && count <= MOST);
+    kernels[0].struct_size = sizeof kernels[0];
     cr_assert(tlamp_kernels(kernels, MOST) == count);
     bool scalar = false;
     for (int32_t i = 0; i < count; i++) {
+        cr_assert(kernels[i].struct_size == sizeof kernels[i]);
         cr_assert(strstr(kernels[i].name, kernels[i].isa), "%s is not for %s", kernels[i].name, kernels[i].isa);
         scalar = scalar || (strcmp(kernels[i].isa, "scalar") == 0 && kernels[i].available);
         for (int32_t j = 0; j < i; j++)
@@ -1279,8 +1300,43 @@ Test(machine, kernels)
     }
     cr_assert(scalar, "no kernel runs on any machine");
     memset(kernels, 0x55, sizeof kernels);
+    kernels[0].struct_size = sizeof kernels[0];
     const tlamp_kernel_info before = kernels[1];
     cr_assert(tlamp_kernels(kernels, 1) == count && memcmp(&kernels[1], &before, sizeof before) == 0);
+}
+
+/* A caller's header may know less of the struct, or more. */
+Test(machine, kernels_of_other_headers)
+{
+    typedef struct newer_info {
+        tlamp_kernel_info known;
+        int64_t later;
+    } newer_info;
+    typedef struct older_info {
+        size_t struct_size;
+        const char *name;
+    } older_info;
+    enum { MOST = 4 };
+    tlamp_kernel_info here[MOST] = {{.struct_size = sizeof here[0]}};
+    newer_info more[MOST + 1];
+    older_info less[MOST + 1];
+    memset(more, 0x55, sizeof more);
+    memset(less, 0x55, sizeof less);
+    const newer_info behind = more[MOST];
+    more[0].known.struct_size = sizeof more[0];
+    less[0].struct_size = sizeof less[0];
+    const int32_t count = tlamp_kernels(here, MOST);
+    cr_assert(count >= MOST);
+    cr_assert(tlamp_kernels(&more[0].known, MOST) == count);
+    cr_assert(tlamp_kernels((tlamp_kernel_info *)(void *)less, MOST) == count);
+    for (int i = 0; i < MOST; i++) {
+        cr_assert(more[i].known.struct_size == sizeof more[i] && more[i].later == 0);
+        cr_assert(more[i].known.name == here[i].name && more[i].known.available == here[i].available);
+        cr_assert(less[i].struct_size == sizeof less[i] && less[i].name == here[i].name);
+    }
+    cr_assert(memcmp(&more[MOST], &behind, sizeof behind) == 0 && less[MOST].struct_size == 0x5555555555555555);
+    here[0].struct_size = 0;
+    cr_assert(tlamp_kernels(here, MOST) == -1, "no size is no stride");
 }
 
 Test(machine, a_plan_names_its_kernel)
@@ -1289,7 +1345,7 @@ Test(machine, a_plan_names_its_kernel)
     tlamp_plan *plan = plan_of(a);
     const char *name = tlamp_plan_kernel_name(plan);
     tlamp_plan_destroy(plan);
-    tlamp_kernel_info kernels[64];
+    tlamp_kernel_info kernels[64] = {{.struct_size = sizeof kernels[0]}};
     bool known = false;
     for (int32_t i = 0, n = tlamp_kernels(kernels, 64); i < n && i < 64; i++)
         known = known || (kernels[i].available && strcmp(kernels[i].name, name) == 0);
@@ -1320,8 +1376,30 @@ Test(machine, max_isa_of_the_environment)
     cr_assert_str_eq(tlamp_isa(), "scalar");
 }
 
-Test(machine, an_unknown_isa_in_the_environment_lowers_nothing)
+Test(machine, an_empty_isa_in_the_environment_lowers_nothing)
 {
-    cr_assert(setenv("TLAMP_MAX_ISA", "nonsense", 1) == 0);
-    cr_assert(tlamp_isa()[0] && strcmp(tlamp_isa(), "none") != 0);
+    cr_assert(setenv("TLAMP_MAX_ISA", "", 1) == 0);
+    cr_assert_str_neq(tlamp_isa(), "none");
+    attention *a = make(TLAMP_POLICY_HIGH);
+    cr_assert(tlamp_supported(&a->problem, NULL) == TLAMP_OK);
+    free(a);
+}
+
+/* A typing error there must not run other kernels than its author believes. */
+Test(machine, an_unknown_isa_in_the_environment_is_an_error)
+{
+    cr_assert(setenv("TLAMP_MAX_ISA", "avx-512", 1) == 0);
+    attention *a = make(TLAMP_POLICY_HIGH);
+    tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
+    tlamp_plan *plan = NULL;
+    cr_assert(tlamp_supported(&a->problem, &err) == TLAMP_INVALID_ARGUMENT);
+    cr_assert(strcmp(err.field, "TLAMP_MAX_ISA") == 0 && strstr(err.text, "avx512vnni, "), "%s", err.text);
+    cr_assert(tlamp_plan_create(&plan, &a->problem, NULL, &err) == TLAMP_INVALID_ARGUMENT && !plan);
+    cr_assert(run(a) == TLAMP_INVALID_ARGUMENT);
+    cr_assert_str_eq(tlamp_isa(), "none");
+    tlamp_kernel_info kernels[64] = {{.struct_size = sizeof kernels[0]}};
+    for (int32_t i = 0, n = tlamp_kernels(kernels, 64); i < n && i < 64; i++) cr_assert(!kernels[i].available);
+    cr_assert(tlamp_set_max_isa("scalar", &err) == TLAMP_OK, "what is set counts, not the environment");
+    cr_assert(run(a) == TLAMP_OK);
+    free(a);
 }
