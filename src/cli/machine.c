@@ -20,9 +20,9 @@ const char *machine_compiler(void)
 }
 
 static const char *const known_features[] = {
-    "avx",         "avx2",        "fma",        "f16c",     "avx512f",       "avx512bw", "avx512vl", "avx512_vnni",
-    "avx512_bf16", "avx512_fp16", "avx512vbmi", "avx_vnni", "avx_vnni_int8", "amx_tile", "amx_int8", "amx_bf16",
-    "asimd",       "asimddp",     "asimdhp",    "i8mm",     "bf16",          "sve",      "sve2",
+    "avx",         "avx2",        "fma",         "f16c",       "avx512f",  "avx512bw",      "avx512dq", "avx512vl",
+    "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx512vbmi", "avx_vnni", "avx_vnni_int8", "amx_tile", "amx_int8",
+    "amx_bf16",    "asimd",       "asimddp",     "asimdhp",    "i8mm",     "bf16",          "sve",      "sve2",
 };
 enum { NUM_FEATURES = sizeof known_features / sizeof known_features[0] };
 

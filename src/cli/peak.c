@@ -30,7 +30,7 @@ bool machine_has(const machine *m, const char *flags)
     return true;
 }
 
-/* Does --isa, or else TLAMP_MAX_ISA, allow it? Names beyond these allow everything. */
+/* Does --isa, or else TLAMP_MAX_ISA, allow it? Both were checked. */
 static bool is_allowed(const char *isa, const char *limit)
 {
     static const char *const ladder[] = {"scalar",     "avx2",       "avxvnni",    "avx512",

@@ -22,7 +22,7 @@ static float run_fma(int64_t steps)
     return sum;
 }
 
-/* As in peak_avx512.c, with the library's exp2f. */
+/* As in peak_floats.inc.h, with the library's exp2f. */
 enum { ROW = 512 };
 
 static float run_softmax(int64_t steps)
