@@ -60,7 +60,7 @@ static const struct argp argp = {
     "recomputed, and a cost model. An INPUT is a safetensors file with q, k and v, or a problem as `tilelamp run "
     "--help` "
     "describes it.\v"
-    "Example: tilelamp-lamp \"hq2 q768 d128 f16 causal data:qknorm seed:1\" tests/data/*.safetensors",
+    "Example:\n  tilelamp-lamp \"hq2 q768 d128 f16 causal data:qknorm\" tests/data/*.safetensors\n",
     NULL,
     NULL,
     NULL,

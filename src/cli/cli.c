@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "file.h"
 #include "parse.h"
 #include "policy.h"
 #include "problem.h"
@@ -92,10 +93,28 @@ int cli_parse(const struct argp *argp, int argc, char **argv, common_options *op
     return blame_argument(argp, argv, options);
 }
 
+/* The library would say it of the first plan. */
+static int check_environment(fault *f)
+{
+    tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
+    const char *isa = getenv("TLAMP_MAX_ISA");
+    if (!isa || !*isa || !tlamp_set_max_isa(isa, &err)) return DONE;
+    return fault_set(f, BAD_INPUT, "TLAMP_MAX_ISA: %s", err.text);
+}
+
+const char *common_isa(const common_options *o)
+{
+    const char *isa = o->isa ? o->isa : getenv("TLAMP_MAX_ISA");
+    return isa && *isa ? isa : NULL;
+}
+
 int common_apply(const common_options *o, fault *f)
 {
     tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
     if (o->isa && tlamp_set_max_isa(o->isa, &err)) return fault_from_library(f, &err);
+    if (!o->isa && check_environment(f)) return f->code;
+    if (!file_takes_output(STDOUT_FILENO)) /* said before the work, not after it */
+        return fault_set(f, BAD_INPUT, "stdout: cannot be written: choose another place");
     if (o->isa && strcmp(tlamp_isa(), o->isa) != 0)
         return fault_set(f, UNAVAILABLE, "this machine has no %.40s kernels: the best it runs are %s", o->isa,
                          tlamp_isa());

@@ -39,8 +39,12 @@ cli_wrong(common_options *options, const char *format, ...);
 /* argp's help filter of commands that take a problem and a policy: their two languages follow the text. */
 char *cli_filter_help(int key, const char *text, void *options);
 
-/* Applies --isa and --device. UNAVAILABLE where this machine lacks them. */
+/* Applies --isa and --device, and checks TLAMP_MAX_ISA and stdout: what can be said before any work. UNAVAILABLE where this
+ * machine lacks what is asked for. */
 int common_apply(const common_options *options, fault *f);
+
+/* The instruction set that --isa or else TLAMP_MAX_ISA names, or NULL. */
+const char *common_isa(const common_options *options);
 
 /* Several arguments joined by blanks; from malloc. */
 char *join_arguments(char *const *arguments, int count);

@@ -33,7 +33,7 @@ enum { KEY_QKV = 0x2000, KEY_LAYOUTS, KEY_COVERAGE, KEY_REPORT };
 static const struct argp_option compare_arguments[] = {
     {"qkv", KEY_QKV, "FILE...", 0, "Take q, k and v from safetensors files; a comparison for each", 10},
     {"policy", 'p', "POLICY", 0, "A policy to compare, again for each (default: high, int8, band and global)", 10},
-    {"layouts", KEY_LAYOUTS, "all|NAME,NAME", 0, "Compare these layouts at each coverage", 10},
+    {"layouts", KEY_LAYOUTS, "NAMES", 0, "Compare these layouts at each coverage: NAME,NAME or all", 10},
     {"coverage", KEY_COVERAGE, "C,C", 0, "Coverages of layouts, 0 to 1 (default: 0.25,0.5,0.75)", 10},
     {"report", KEY_REPORT, "FILE.html", 0, "Write a page with plots, tables and routing maps", 10},
     {NULL, 0, NULL, 0, NULL, 0},
@@ -183,9 +183,10 @@ static const struct argp compare_argp = {
     parse_compare,
     "PROBLEM\n--qkv FILE...",
     "Computes the same attention under many precision policies, and prints for each its error against the exact "
-    "result, its "
-    "time and its speed relative to high precision. Fails where an error is larger than the policy promises.\v"
-    "Example: tilelamp compare --qkv tests/data/*.safetensors --layouts all --report report.html\n",
+    "result, its time and its speed relative to high precision. Fails where an error is larger than the policy "
+    "promises.\v"
+    "Example:\n"
+    "  tilelamp compare --qkv tests/data/*.safetensors --report report.html\n",
     children,
     cli_filter_help,
     NULL,

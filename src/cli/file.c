@@ -2,17 +2,23 @@
 #include "file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int cannot_write(file_writer *writer, int error, fault *f)
+void file_cancel(file_writer *writer)
 {
-    (void)fault_set(f, BAD_INPUT, "%s: cannot be written (%s): choose another place", writer->path, strerror(error));
     if (writer->stream) (void)fclose(writer->stream);
     if (writer->temporary) (void)unlink(writer->temporary);
     free(writer->temporary);
+}
+
+static int cannot_write(file_writer *writer, int error, fault *f)
+{
+    (void)fault_set(f, BAD_INPUT, "%s: cannot be written (%s): choose another place", writer->path, strerror(error));
+    file_cancel(writer);
     return f->code;
 }
 
@@ -56,16 +62,30 @@ int file_begin(file_writer *writer, const char *path, fault *f)
     return writer->stream ? DONE : cannot_write(writer, errno, f);
 }
 
+/* Does a write of nothing succeed? A full or closed device refuses that as well. */
+bool file_takes_output(int descriptor) { return write(descriptor, "", 0) == 0; }
+
+/* A pipe's reader would take an open and a close for all there is: pipes are not asked. */
+static int check_special(const char *path, fault *f)
+{
+    file_writer writer = {.path = path};
+    struct stat status;
+    if (stat(path, &status) != 0 || S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode)) return DONE;
+    const int descriptor = open(path, O_WRONLY | O_NOCTTY | O_CLOEXEC);
+    const bool good = descriptor >= 0 && file_takes_output(descriptor);
+    const int error = errno;
+    if (descriptor >= 0) (void)close(descriptor);
+    return good ? DONE : cannot_write(&writer, error, f);
+}
+
 int file_check(const char *path, fault *f)
 {
-    if (!path || is_special(path)) return DONE;
+    if (!path) return DONE;
+    if (is_special(path)) return check_special(path, f);
     file_writer writer;
     const int code = file_begin(&writer, path, f);
-    if (code) return code;
-    (void)fclose(writer.stream);
-    (void)unlink(writer.temporary);
-    free(writer.temporary);
-    return DONE;
+    if (!code) file_cancel(&writer);
+    return code;
 }
 
 int file_end(file_writer *writer, fault *f)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "file.h"
 #include "mapfile.h"
 #include "parse.h"
 #include "picture.h"
@@ -115,8 +116,10 @@ static const struct argp mask_argp = {
     NULL,
     "Builds a routing map: which groups of scores are computed in INT8 and which in high precision. Prints it, or "
     "draws it."
-    "\vExample: tilelamp mask --layout band --coverage 0.5 --lq 1024 --lk 1024 --block-m 64 --block-n 64 --causal\n\n"
-    "With --json the map can be saved, edited and used: tilelamp run ... --policy words:FILE",
+    "\vExample:\n"
+    "  tilelamp mask --layout band --coverage 0.5 --lq 1024 --block-m 64 --causal\n\n"
+    "With --json the map can be saved, edited and used:\n"
+    "  tilelamp run ... --policy words:FILE\n",
     children,
     NULL,
     NULL,
@@ -221,6 +224,8 @@ static int make_map(mask_options *o, fault *f)
 {
     int code = complete(o, f);
     if (!code) code = common_apply(&o->common, f);
+    if (!code) code = file_check(o->svg, f);
+    if (!code) code = file_check(o->png, f);
     if (code) return code;
     picture p = {.words = NULL};
     tlamp_layout_report report;

@@ -136,8 +136,8 @@ static int finish(file_writer *writer, cairo_surface_t *surface, cairo_status_t 
 {
     if (!status) status = cairo_surface_status(surface);
     cairo_surface_destroy(surface);
-    const int code = file_end(writer, f);
-    if (code || !status) return code;
+    if (!status || status == CAIRO_STATUS_WRITE_ERROR) return file_end(writer, f); /* which knows why */
+    file_cancel(writer);
     return fault_set(f, BAD_INPUT, "%s: cannot be drawn (%s): take a smaller map", writer->path,
                      cairo_status_to_string(status));
 }

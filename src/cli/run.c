@@ -65,7 +65,7 @@ static const struct argp run_argp = {
     "Computes one attention under one precision policy, compares it with the exact result in double precision, and "
     "times it. "
     "Fails where an error is larger than the policy promises.\v"
-    "Example: tilelamp run \"hq8 q1024 d64 causal\" --policy band:0.5\n",
+    "Example:\n  tilelamp run \"hq8 q1024 d64 causal\" --policy band:0.5\n",
     children,
     cli_filter_help,
     NULL,
