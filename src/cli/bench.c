@@ -2,9 +2,11 @@
 #define _GNU_SOURCE /* argp */
 #include "bench.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "parse.h"
 #include "pin.h"
 
 /* ------------------------------------------------------------------------------------------------ how much */
@@ -23,12 +25,50 @@ int bench_threads(const bench_options *o, const machine *m)
 #endif
 }
 
+void bench_pin(const bench_options *o, const machine *m, int threads)
+{
+    pin_threads(threads, peak_find(PEAK_FMA, m, o->common.isa));
+}
+
+void bench_print_run(int threads)
+{
+    int cpus[PIN_MAX];
+    const int count = pin_list(cpus);
+    printf("run on   %d threads, bound to processor%s", threads, count == 1 ? "" : "s");
+    for (int i = 0; i < count; i++) printf(" %d", cpus[i]);
+    printf("; kernels up to %s\n", tlamp_isa());
+}
+
+/* ------------------------------------------------------------------------------------------------ stopping */
+
+static volatile sig_atomic_t stopped;
+
+static void note_stop(int signal_number)
+{
+    (void)signal_number;
+    stopped = 1;
+}
+
+bool bench_stopped(void) { return stopped; }
+
+/* A second signal ends the program as usual. */
+void bench_catch_stop(bool on)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_flags = (int)SA_RESETHAND};
+    action.sa_handler = on ? note_stop : SIG_DFL;
+    for (int i = 0; i < 3; i++) (void)sigaction(signals[i], &action, NULL);
+}
+
 /* ------------------------------------------------------------------------------------------------ JSON */
 
 json_t *bench_machine_json(const machine *m)
 {
-    return json_pack("{s:s, s:s, s:I, s:s, s:s}", "processor", m->processor, "features", m->features, "threads",
-                     (json_int_t)m->threads, "isa", tlamp_isa(), "compiler", machine_compiler());
+    int cpus[PIN_MAX];
+    json_t *list = json_array();
+    for (int i = 0, count = pin_list(cpus); i < count; i++) (void)json_array_append_new(list, json_integer(cpus[i]));
+    return json_pack("{s:s, s:s, s:I, s:o, s:s, s:s}", "processor", m->processor, "features", m->features, "threads",
+                     (json_int_t)m->threads, "processors", list, "isa", tlamp_isa(), "compiler", machine_compiler());
 }
 
 void bench_print_machine(const machine *m)
@@ -47,6 +87,15 @@ json_t *bench_result_json(const char *shape, const char *mode, const char *kerne
     return object;
 }
 
+/* ------------------------------------------------------------------------------------------------ what is wrong */
+
+const char *bench_complaint(const measurement *results, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (!results[i].invalid) return NULL;
+    return results[0].complaint;
+}
+
 /* ------------------------------------------------------------------------------------------------ the command */
 
 /* run NULL: named in the documentation, and not in this version. */
@@ -58,10 +107,18 @@ static const struct benchmark {
     {"prefill", bench_prefill, true, true}, {"decode", bench_decode, true, true}, {"quant", bench_quant, true, false},
     {"lamp", bench_lamp, false, false},     {"peak", bench_peak, false, false},   {"tune", NULL, false, false},
 };
-enum { NUM_BENCHMARKS = sizeof benchmarks / sizeof benchmarks[0], KEY_QUICK = 0x4000, KEY_SHAPES, KEY_PEERS };
+enum {
+    NUM_BENCHMARKS = sizeof benchmarks / sizeof benchmarks[0],
+    KEY_QUICK = 0x4000,
+    KEY_SHAPES,
+    KEY_PEERS,
+    KEY_SECONDS
+};
 
 static const struct argp_option bench_arguments[] = {
     {"quick", KEY_QUICK, NULL, 0, "Fewer and smaller shapes, fewer rounds: less than 40 seconds", 10},
+    {"seconds", KEY_SECONDS, "N", 0,
+     "prefill, decode: end within about N seconds, however many rounds that are, and print what was measured", 10},
     {"shapes", KEY_SHAPES, "FILE", 0, "Measure the shapes of FILE (bench/shapes has examples)", 10},
     {"peers", KEY_PEERS, "LIST", OPTION_ARG_OPTIONAL,
      "Measure other libraries too, in turns with this one: those of LIST (default: build/peers.txt, which `./dev bench "
@@ -76,6 +133,9 @@ static error_t parse_bench(int key, char *value, struct argp_state *state)
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &o->common; return 0;
     case KEY_QUICK: o->quick = true; return 0;
+    case KEY_SECONDS:
+        if (parse_int32(value, 1, 1000000, &o->seconds)) return 0;
+        return cli_wrong(&o->common, "--seconds %.40s: write a whole number, 1 or more", value);
     case KEY_SHAPES: o->shapes = value; return 0;
     case KEY_PEERS: o->peers = value ? value : "build/peers.txt"; return 0;
     case ARGP_KEY_ARG:
@@ -116,6 +176,8 @@ static int run_benchmark(const bench_options *o, fault *f)
         if (!b->run) return fault_set(f, UNAVAILABLE, "bench %s is not in this version: the others work", what);
         if (o->shapes && !b->has_shapes)
             return fault_set(f, BAD_INPUT, "bench %s has no shapes: leave --shapes out", what);
+        if (o->seconds && !b->has_peers)
+            return fault_set(f, BAD_INPUT, "bench %s takes the time it takes: leave --seconds out", what);
         if (o->peers && !b->has_peers) return fault_set(f, BAD_INPUT, "bench %s has no peers: leave --peers out", what);
         return b->run(o, f);
     }

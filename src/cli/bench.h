@@ -4,6 +4,7 @@
 
 #include "cli.h"
 #include "machine.h"
+#include "measure.h"
 #include "peak.h"
 #include "samples.h"
 
@@ -13,6 +14,7 @@ typedef struct bench_options {
     const char *shapes;    /* a file; NULL: the shapes that are built in */
     const char *peers;     /* the list of peers; NULL: none */
     bool quick;
+    int32_t seconds; /* for all of it; 0: as long as it takes */
 } bench_options;
 
 int bench_peak(const bench_options *o, fault *f);
@@ -24,16 +26,27 @@ int bench_quant(const bench_options *o, fault *f);
 /* Rounds of loops and of simulated formats. */
 int bench_rounds(const bench_options *o);
 
+/* Between catch_stop(true) and catch_stop(false) SIGINT, SIGTERM and SIGHUP only say that the end is wanted. */
+void bench_catch_stop(bool on);
+bool bench_stopped(void);
+
 /* Threads of a run on all of them. */
 int bench_threads(const bench_options *o, const machine *m);
 
-/* {"processor", "features", "threads", "isa", "compiler"} */
+/* Binds the threads of a run to processors (pin.h), of different cores while there are enough. */
+void bench_pin(const bench_options *o, const machine *m, int threads);
+void bench_print_run(int threads); /* one line: threads, processors, instruction set */
+
+/* {"processor", "features", "threads", "processors", "isa", "compiler"}: all there are, and those that are used */
 json_t *bench_machine_json(const machine *m);
 void bench_print_machine(const machine *m);
 
 /* The fields that every result has. rate: in 1e9 per second, at the median. */
 json_t *bench_result_json(const char *shape, const char *mode, const char *kernel, int threads, const samples *s,
                           double rate, double roofline_fraction);
+
+/* Where every policy of a shape was invalid: what is wrong with the first; NULL otherwise. */
+const char *bench_complaint(const measurement *results, int count);
 
 /* The machine's peaks on so many threads: what a bound is made of. */
 typedef struct bench_peaks {

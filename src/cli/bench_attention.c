@@ -12,7 +12,6 @@
 #include "bench.h"
 #include "measure.h"
 #include "peers.h"
-#include "pin.h"
 #include "result.h"
 #include "roofline.h"
 #include "shapes.h"
@@ -33,6 +32,7 @@ typedef struct outcome {
     peer_result *peers;
     samples read;
     double bytes;
+    double until;  /* its rounds should end then */
     bool left_out; /* the time was up */
 } outcome;
 
@@ -46,29 +46,29 @@ typedef struct attention_bench {
     bench_peaks peaks;
     outcome *outcomes;
     progress bar;
-    double started;
+    double until; /* when all should be done; +Inf: whenever */
 } attention_bench;
 
 /* ------------------------------------------------------------------------------------------------ how long */
 
-/* With --quick everything is done within 40 seconds: no shape begins when most of them are spent, and each has its part. */
-static const double quick_seconds = 24, longest_seconds = 30;
+/* --quick promises 40 seconds, with the round and the output that are still to come when its time is up. */
+static const double quick_seconds = 28, longest_seconds = 30;
 enum { LEAST_ROUNDS = 3, MOST_ROUNDS = 15 };
 
-static double seconds_for_shape(const attention_bench *b)
+/* Somebody wants an end (bench_stopped), or the time is up: what was measured is printed. */
+static bool is_over(const attention_bench *b) { return bench_stopped() || samples_now() > b->until; }
+
+/* When rounds of the shape that begins now should end: each of those that are left has its part of the time. */
+static double end_of_shape(const attention_bench *b, int left)
 {
-    return b->o->quick ? quick_seconds / b->shapes.count : longest_seconds;
+    const double now = samples_now();
+    return now + fmin(longest_seconds, (b->until - now) / left);
 }
 
-static bool time_is_up(const attention_bench *b)
+static bool rounds_are_enough(const attention_bench *b, int rounds, double until)
 {
-    return b->o->quick && samples_now() - b->started > 1.2 * quick_seconds;
-}
-
-static bool rounds_are_enough(const attention_bench *b, int rounds, double spent)
-{
-    if (rounds >= MOST_ROUNDS) return true;
-    return spent > seconds_for_shape(b) && (rounds >= LEAST_ROUNDS || b->o->quick);
+    if (rounds >= MOST_ROUNDS || (rounds && is_over(b))) return true;
+    return samples_now() > until && (rounds >= LEAST_ROUNDS || (rounds && isfinite(b->until)));
 }
 
 /* The exact result is slow: of long problems it is computed, and the rest compared, in a sample of rows. */
@@ -101,9 +101,8 @@ static void time_reading(outcome *x, const peak_buffers *buffers, int *repeats)
 
 static int run_rounds(attention_bench *b, outcome *x, measuring *m, const peak_buffers *buffers, fault *f)
 {
-    const double start = samples_now();
     int code = DONE, repeats = 0;
-    for (int rounds = 0; !code && !rounds_are_enough(b, rounds, samples_now() - start); rounds++) {
+    for (int rounds = 0; !code && !rounds_are_enough(b, rounds, x->until); rounds++) {
         progress_step(&b->bar, x->shape->problem);
         wake_threads(b->common.threads);
         if (!b->suite->reads) bench_peaks_round(b->o, &b->machine, b->common.threads, &x->peaks);
@@ -147,7 +146,7 @@ static int run_shape(attention_bench *b, outcome *x, fault *f)
     if (!x->results || !x->bounds || (b->peers.count && !x->peers)) return fault_no_memory(f);
     int code = subject_create(&x->subject, x->shape->problem, NULL, &b->common, f);
     if (code) return code;
-    x->subject.row_step = row_step(&x->subject.in.spec, b->o->quick);
+    x->subject.row_step = row_step(&x->subject.in.spec, isfinite(b->until));
     x->bytes = roofline_bytes(&x->subject.in.spec);
     measuring *m;
     code = measuring_open(&m, &x->subject, b->shapes.policies + x->shape->first_policy, count, x->results, &b->common,
@@ -166,7 +165,8 @@ static int run_shapes(attention_bench *b, fault *f)
     for (int i = 0; i < b->shapes.count && !code; i++) {
         outcome *x = &b->outcomes[i];
         x->shape = &b->shapes.list[i];
-        x->left_out = time_is_up(b);
+        x->until = end_of_shape(b, b->shapes.count - i);
+        x->left_out = is_over(b);
         if (!x->left_out) code = run_shape(b, x, f);
         done += x->shape->num_policies + 1 + MOST_ROUNDS;
         b->bar.done = done; /* what was not there, or was short of rounds, is behind us too */
@@ -224,14 +224,17 @@ static json_t *left_out_json(const char *problem, const char *mode, const char *
     return json_pack("{s:s, s:s?, s:o}", "shape", problem, "mode", mode, "reason", json_text(reason));
 }
 
-static const char no_time[] = "the time of --quick was up";
+static const char *why_left_out(void)
+{
+    return bench_stopped() ? "the run was stopped" : "the time was up (--quick, --seconds)";
+}
 
 static json_t *bench_json(const attention_bench *b)
 {
     json_t *results = json_array(), *skipped = json_array(), *list = json_array();
     for (int k = 0; k < b->shapes.count; k++) {
         const outcome *x = &b->outcomes[k];
-        if (x->left_out) (void)json_array_append_new(skipped, left_out_json(x->shape->problem, NULL, no_time));
+        if (x->left_out) (void)json_array_append_new(skipped, left_out_json(x->shape->problem, NULL, why_left_out()));
         for (int i = 0; !x->left_out && i < x->shape->num_policies; i++) {
             const measurement *m = &x->results[i];
             if (m->unavailable)
@@ -312,7 +315,7 @@ static void print_peers(const attention_bench *b, const outcome *x, int width, d
 static void print_outcome(const attention_bench *b, const outcome *x)
 {
     if (x->left_out) {
-        printf("\n%s\n  not run: %s\n", x->shape->problem, no_time);
+        printf("\n%s\n  not run: %s\n", x->shape->problem, why_left_out());
         return;
     }
     const problem_spec *spec = &x->subject.in.spec;
@@ -337,7 +340,8 @@ static void print_outcome(const attention_bench *b, const outcome *x)
 static void print_text(const attention_bench *b)
 {
     bench_print_machine(&b->machine);
-    printf("run on   %d threads, each bound to a processor; kernels up to %s\n\n", (int)b->common.threads, tlamp_isa());
+    bench_print_run(b->common.threads);
+    putchar('\n');
     bench_print_peaks(&b->peaks);
     for (int i = 0; i < b->peers.count; i++) {
         const peer *p = &b->peers.list[i];
@@ -354,9 +358,22 @@ static int load_shapes(attention_bench *b, fault *f)
     return shapes_parse(&b->shapes, b->suite->name, b->o->quick ? b->suite->quick_shapes : b->suite->shapes, f);
 }
 
+/* One that is wrong is left out, but something must be right. */
+static int check_validity(const attention_bench *b, fault *f)
+{
+    const char *complaint = NULL;
+    for (int i = 0; i < b->shapes.count; i++) {
+        const outcome *x = &b->outcomes[i];
+        const char *said = x->left_out ? NULL : bench_complaint(x->results, x->shape->num_policies);
+        if (!said) return DONE;
+        if (!complaint) complaint = said;
+    }
+    return fault_set(f, BAD_INPUT, "%s", complaint);
+}
+
 static int verdict(const attention_bench *b, fault *f)
 {
-    int code = DONE;
+    int code = check_validity(b, f);
     for (int i = 0; i < b->shapes.count && !code; i++)
         if (!b->outcomes[i].left_out)
             code = result_verdict(&b->outcomes[i].subject, b->outcomes[i].results, b->shapes.list[i].num_policies, f);
@@ -367,13 +384,17 @@ static int run_suite(attention_bench *b, fault *f)
 {
     b->outcomes = calloc((size_t)b->shapes.count + 1, sizeof *b->outcomes);
     if (!b->outcomes) return fault_no_memory(f);
-    pin_threads(b->common.threads);
-    int code = b->o->peers ? peers_start(&b->peers, b->o->peers, b->common.threads, f) : DONE;
+    bench_pin(b->o, &b->machine, b->common.threads);
+    if (b->o->seconds) b->until = samples_now() + b->o->seconds;
+    int code = b->o->peers ? peers_start(&b->peers, b->o->peers, b->common.threads, common_isa(&b->common), b->until, f)
+                           : DONE;
     int steps = BENCH_PEAK_ROUNDS;
     for (int i = 0; i < b->shapes.count; i++) steps += b->shapes.list[i].num_policies + 1 + MOST_ROUNDS;
     progress_begin(&b->bar, steps);
-    b->started = samples_now();
+    if (b->o->quick && !b->o->seconds) b->until = samples_now() + quick_seconds; /* peers have started */
+    bench_catch_stop(true);
     if (!code) code = run_shapes(b, f);
+    bench_catch_stop(false);
     progress_clear(&b->bar);
     if (!code && b->o->common.json) code = print_json(bench_json(b), f);
     if (!code && !b->o->common.json) print_text(b);
@@ -396,6 +417,7 @@ static int bench_suite(const bench_options *o, const suite *which, fault *f)
     if (!b) return fault_no_memory(f);
     b->o = o;
     b->suite = which;
+    b->until = (double)INFINITY;
     machine_read(&b->machine);
     b->common = o->common;
     b->common.threads = bench_threads(o, &b->machine);

@@ -146,9 +146,10 @@ static json_t *races_json(const machine *m, const races *r, int threads)
     return json_pack("{s:o, s:o, s:o}", "machine", bench_machine_json(m), "peak", peak, "results", results);
 }
 
-static void print_text(const machine *m, const races *r)
+static void print_text(const machine *m, const races *r, int threads)
 {
     bench_print_machine(m);
+    bench_print_run(threads);
     printf("\n%-8s %-11s %7s  %9s %9s\n", "what", "loop", "threads", "best", "median");
     for (int i = 0; i < r->count; i++) {
         const race *x = &r->list[i];
@@ -167,11 +168,12 @@ int bench_peak(const bench_options *o, fault *f)
     races r = {.count = 0};
     progress bar;
     for (int i = 0; i < count; i++) add_races(&r, &m, o->common.isa, threads[i]);
+    bench_pin(o, &m, threads[1]);
     progress_begin(&bar, rounds);
     const int code = run_races(&r, threads, count, rounds, &bar, f);
     progress_clear(&bar);
     if (code) return code;
     if (o->common.json) return print_json(races_json(&m, &r, threads[1]), f);
-    print_text(&m, &r);
+    print_text(&m, &r, threads[1]);
     return DONE;
 }

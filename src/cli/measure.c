@@ -124,6 +124,7 @@ static int prepare_job(const measuring *x, job *j, fault *f)
 {
     tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
     routing *routes = &j->result->routes;
+    if (j->result->policy.wrong[0]) return fault_set(f, BAD_INPUT, "%s", j->result->policy.wrong);
     int code = routing_open(routes, &j->result->policy, f);
     if (code) return code;
     describe_job(x, j);
@@ -142,13 +143,18 @@ static int prepare_job(const measuring *x, job *j, fault *f)
     return DONE;
 }
 
-static int execute(const measuring *x, job *j, tlamp_counters *counters, fault *f)
+static int execute_by(const measuring *x, job *j, const tlamp_exec *exec, tlamp_counters *counters, fault *f)
 {
     tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
     j->tensors.counters = counters;
-    if (tlamp_execute(j->plan, &j->tensors, &x->exec, x->workspace, x->workspace_bytes, &err))
+    if (tlamp_execute(j->plan, &j->tensors, exec, x->workspace, x->workspace_bytes, &err))
         return library_fault(x, j, &err, f);
     return DONE;
+}
+
+static int execute(const measuring *x, job *j, tlamp_counters *counters, fault *f)
+{
+    return execute_by(x, j, &x->exec, counters, f);
 }
 
 /* ------------------------------------------------------------------------------------------------ errors */
@@ -318,6 +324,13 @@ static int time_job(const measuring *x, job *j, fault *f)
     return code;
 }
 
+int measuring_call(measuring *m, const measurement *which, const tlamp_exec *exec, fault *f)
+{
+    for (int i = 0; i < m->count; i++)
+        if (m->jobs[i].result == which) return execute_by(m, &m->jobs[i], exec, NULL, f);
+    return DONE;
+}
+
 int measuring_round(measuring *m, fault *f)
 {
     int code = DONE;
@@ -378,8 +391,9 @@ static int prepare_jobs(measuring *x, bool skip_unavailable, fault *f)
         job *j = &x->jobs[x->count];
         *j = (job){.result = &x->results[i]};
         const int code = prepare_job(x, j, f);
-        if (code == UNAVAILABLE && skip_unavailable) {
+        if (code && skip_unavailable) {
             j->result->unavailable = true;
+            j->result->invalid = code == BAD_INPUT;
             const char *command = strstr(f->text, " [tilelamp ");
             const int length = command ? (int)(command - f->text) : (int)strlen(f->text);
             (void)snprintf(j->result->complaint, sizeof j->result->complaint, "%.*s", length, f->text);

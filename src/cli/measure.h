@@ -33,6 +33,7 @@ typedef struct measurement {
     double speedup; /* over HIGH; NaN where that was not measured */
     bool failed;
     bool unavailable;    /* this library or this machine does not do it: nothing else is known */
+    bool invalid;        /* nor does any: it is no policy, or none for this problem */
     char complaint[300]; /* what failed, or what is not there */
 } measurement;
 
@@ -53,14 +54,16 @@ int measure_steps(int count);
 
 /* The same in steps, for those who time other things in between. results stay the caller's. */
 typedef struct measuring measuring;
-/* Plans every policy. skip_unavailable: what this library or this machine does not do is marked so and left out; otherwise
- * it is a fault. On failure nothing is left to close. */
+/* Plans every policy. skip_unavailable: what this library or this machine does not do, or is wrong, is marked so and left
+ * out; otherwise it is a fault. On failure nothing is left to close. */
 int measuring_open(measuring **m, subject *s, const policy_spec *policies, int count, measurement *results,
                    const common_options *options, bool skip_unavailable, progress *bar, fault *f);
 /* Computes the exact result and checks every policy; reports one step for each policy that runs. */
 int measuring_check(measuring *m, fault *f);
 /* Times every policy once. */
 int measuring_round(measuring *m, fault *f);
+/* Executes one policy once, timed by nobody here; on as many threads as the others. */
+int measuring_call(measuring *m, const measurement *which, const tlamp_exec *exec, fault *f);
 /* Fills in what follows from the times. NULL is fine. */
 void measuring_close(measuring *m);
 

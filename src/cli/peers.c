@@ -23,7 +23,7 @@
 /* ------------------------------------------------------------------------------------------------ talking */
 
 /* A peer that says nothing for so long is given up: its libraries may have to be compiled or loaded first. */
-enum { PATIENCE_MS = 120 * 1000, MAX_LINE = 400 };
+enum { PATIENCE_MS = 120 * 1000, LEAST_PATIENCE_MS = 5 * 1000, MAX_LINE = 400 };
 
 static void end_child(peer *p)
 {
@@ -42,11 +42,18 @@ static void give_up(peer *p, const char *reason)
     end_child(p);
 }
 
+/* Beyond the end of all some seconds are left for what a peer has begun. */
+static int patience_ms(const peer *p)
+{
+    const double left = 1e3 * (p->until - samples_now());
+    return (int)fmin(fmax(left, (double)LEAST_PATIENCE_MS), (double)PATIENCE_MS);
+}
+
 /* One line without its end; control characters become blanks. */
 static bool read_line(peer *p, char line[MAX_LINE])
 {
     struct pollfd ready = {.fd = fileno(p->from), .events = POLLIN};
-    if (poll(&ready, 1, PATIENCE_MS) <= 0 || !fgets(line, MAX_LINE, p->from)) return false;
+    if (poll(&ready, 1, patience_ms(p)) <= 0 || !fgets(line, MAX_LINE, p->from)) return false;
     line[strcspn(line, "\r\n")] = '\0';
     for (char *at = line; *at; at++)
         if ((unsigned char)*at < ' ') *at = ' ';
@@ -60,7 +67,7 @@ __attribute__((format(printf, 4, 5)))
 static bool
 ask(peer *p, char reply[MAX_LINE], const char **rest, const char *format, ...)
 {
-    *rest = "it ended: its messages are in the log beside the list of peers";
+    *rest = "it ended, or took too long: its messages are in the log beside the list of peers";
     if (!p->child) return false;
     va_list args;
     va_start(args, format);
@@ -79,12 +86,39 @@ ask(peer *p, char reply[MAX_LINE], const char **rest, const char *format, ...)
 
 /* ------------------------------------------------------------------------------------------------ starting */
 
-static void be_peer(const char *command, const int to[2], const int from[2], int log, int threads)
+/* What each instruction set of ours is called by oneDNN (and by what contains it), ATen, MKL and OpenBLAS, from the top down. A
+ * library that has no such name has the next lower one; it has no more than what it is held to. */
+static const struct limit {
+    const char *isa, *onednn, *aten, *mkl, *openblas;
+} limits[] = {
+    {"avx512bf16", "AVX512_CORE_BF16", "avx512", "AVX512_E1", "COOPERLAKE"},
+    {"avx512vnni", "AVX512_CORE_VNNI", "avx512", "AVX512_E1", "SKYLAKEX"},
+    {"avx512", "AVX512_CORE", "avx512", "AVX512", "SKYLAKEX"},
+    {"avxvnni", "AVX2_VNNI", "avx2", "AVX2", "HASWELL"},
+    {"avx2", "AVX2", "avx2", "AVX2", "HASWELL"},
+    {"scalar", "SSE41", "default", "SSE4_2", "NEHALEM"},
+};
+
+/* Where ours is held to an instruction set, so are the others: a fair table of that set on a machine that has more. What the
+ * user has set stays. */
+static void limit_isa(const char *isa)
+{
+    for (size_t i = 0; isa && i < sizeof limits / sizeof limits[0]; i++) {
+        if (strcmp(limits[i].isa, isa) != 0) continue;
+        (void)setenv("ONEDNN_MAX_CPU_ISA", limits[i].onednn, 0);
+        (void)setenv("ATEN_CPU_CAPABILITY", limits[i].aten, 0);
+        (void)setenv("MKL_ENABLE_INSTRUCTIONS", limits[i].mkl, 0);
+        (void)setenv("OPENBLAS_CORETYPE", limits[i].openblas, 0);
+    }
+}
+
+static void be_peer(const char *command, const int to[2], const int from[2], int log, const peers *p)
 {
     char text[16];
-    (void)snprintf(text, sizeof text, "%d", threads);
+    (void)snprintf(text, sizeof text, "%d", p->threads);
     (void)setenv("OMP_NUM_THREADS", text, 1);
     (void)setenv("OMP_PROC_BIND", "true", 1);
+    limit_isa(p->isa);
     (void)signal(SIGPIPE, SIG_DFL);
     pin_release();
     if (dup2(to[0], STDIN_FILENO) < 0 || dup2(from[1], STDOUT_FILENO) < 0) _exit(127);
@@ -93,7 +127,7 @@ static void be_peer(const char *command, const int to[2], const int from[2], int
     _exit(127);
 }
 
-static bool start_child(peer *p, const char *command, int log, int threads)
+static bool start_child(peer *p, const char *command, int log, const peers *all)
 {
     int to[2], from[2];
     if (pipe2(to, O_CLOEXEC)) return false;
@@ -104,7 +138,7 @@ static bool start_child(peer *p, const char *command, int log, int threads)
     }
     (void)fflush(NULL);
     const pid_t child = fork();
-    if (child == 0) be_peer(command, to, from, log, threads);
+    if (child == 0) be_peer(command, to, from, log, all);
     (void)close(to[0]);
     (void)close(from[1]);
     p->to = fdopen(to[1], "w");
@@ -113,7 +147,7 @@ static bool start_child(peer *p, const char *command, int log, int threads)
     return child > 0 && p->to && p->from;
 }
 
-static int add_peer(peers *p, char *line, int log, int threads, fault *f)
+static int add_peer(peers *p, char *line, int log, fault *f)
 {
     line[strcspn(line, "#\r\n")] = '\0';
     char *command = line + strspn(line, " \t");
@@ -123,14 +157,15 @@ static int add_peer(peers *p, char *line, int log, int threads, fault *f)
     if (p->count == PEERS_MAX) return fault_set(f, BAD_INPUT, "more than %d peers: leave some out", PEERS_MAX);
     peer *new = &p->list[p->count++];
     (void)snprintf(new->name, sizeof new->name, "%s", name);
+    new->until = p->until;
     char *whole = NULL;
     if (asprintf(&whole, "exec %s", command) < 0) return fault_no_memory(f);
-    if (!start_child(new, whole, log, threads)) give_up(new, "no process could be started");
+    if (!start_child(new, whole, log, p)) give_up(new, "no process could be started");
     free(whole);
     return DONE;
 }
 
-static int read_list(peers *p, FILE *in, const char *list, int log, int threads, fault *f)
+static int read_list(peers *p, FILE *in, const char *list, int log, fault *f)
 {
     char *line = NULL;
     size_t size = 0;
@@ -138,7 +173,7 @@ static int read_list(peers *p, FILE *in, const char *list, int log, int threads,
     for (int number = 1; !code && getline(&line, &size, in) > 0; number++) {
         char where[320];
         (void)snprintf(where, sizeof where, "%.300s:%d", list, number);
-        if ((code = add_peer(p, line, log, threads, f))) (void)fault_prefix(f, where);
+        if ((code = add_peer(p, line, log, f))) (void)fault_prefix(f, where);
     }
     free(line);
     return code;
@@ -165,7 +200,7 @@ static int open_log(const char *list)
     return log;
 }
 
-static int start_all(peers *p, FILE *in, const char *list, int threads, fault *f)
+static int start_all(peers *p, FILE *in, const char *list, fault *f)
 {
     (void)snprintf(p->directory, sizeof p->directory, "%s/tilelamp-XXXXXX",
                    access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
@@ -173,21 +208,21 @@ static int start_all(peers *p, FILE *in, const char *list, int threads, fault *f
         p->directory[0] = '\0';
         return fault_set(f, UNAVAILABLE, "--peers: no temporary directory: free some space in /tmp");
     }
-    const int log = open_log(list), code = read_list(p, in, list, log, threads, f);
+    const int log = open_log(list), code = read_list(p, in, list, log, f);
     if (log >= 0) (void)close(log);
-    for (int i = 0; !code && i < p->count; i++) greet(&p->list[i], threads);
+    for (int i = 0; !code && i < p->count; i++) greet(&p->list[i], p->threads);
     return code;
 }
 
-int peers_start(peers *p, const char *list, int threads, fault *f)
+int peers_start(peers *p, const char *list, int threads, const char *isa, double until, fault *f)
 {
-    *p = (peers){.count = 0};
+    *p = (peers){.threads = threads, .isa = isa, .until = until};
     (void)signal(SIGPIPE, SIG_IGN);
     FILE *in = fopen(list, "re");
     if (!in)
         return fault_set(f, BAD_INPUT,
                          "--peers %.300s: cannot be read: ./dev bench --peers installs peers and lists them", list);
-    const int code = start_all(p, in, list, threads, f);
+    const int code = start_all(p, in, list, f);
     (void)fclose(in);
     return code;
 }
@@ -324,6 +359,8 @@ static int open_peer(peers *p, peer *one, const subject *s, peer_result *r, faul
     return DONE;
 }
 
+static bool is_late(const peers *p) { return samples_now() > p->until; }
+
 int peers_open(peers *p, const subject *s, peer_result *results, fault *f)
 {
     const char *special = too_special(&s->in.spec);
@@ -331,8 +368,8 @@ int peers_open(peers *p, const subject *s, peer_result *results, fault *f)
     if (!special && !write_tensors(p, s)) return fault_set(f, UNAVAILABLE, "%s: no room for tensors", p->directory);
     int code = DONE;
     for (int i = 0; i < p->count && !code; i++) {
-        if (special)
-            (void)snprintf(results[i].reason, sizeof results[i].reason, "%s", special);
+        if (special || is_late(p))
+            (void)snprintf(results[i].reason, sizeof results[i].reason, "%s", special ? special : "the time was up");
         else
             code = open_peer(p, &p->list[i], s, &results[i], f);
     }
@@ -364,14 +401,14 @@ void peers_round(peers *p, peer_result *results)
     for (int i = 0; i < p->count; i++) {
         peer_result *r = &results[i];
         double seconds = 0;
-        if (!r->ran) continue;
+        if (!r->ran || (r->repeats && is_late(p))) continue;
         be_quiet();
         bool good = r->repeats || time_peer(&p->list[i], 1, &seconds);
         if (good && !r->repeats) r->repeats = samples_repeats(seconds);
         good = good && time_peer(&p->list[i], r->repeats, &seconds);
         if (good) samples_add(&r->times, seconds / r->repeats);
         if (good) continue;
-        r->ran = false;
+        r->ran = r->times.count > 0; /* at least so many rounds */
         (void)snprintf(r->reason, sizeof r->reason, "it stopped while it was timed");
     }
     be_quiet();

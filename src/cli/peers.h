@@ -12,12 +12,16 @@ typedef struct peer {
     char reason[300]; /* why it is not there; "" while it is */
     int child;        /* 0: none */
     FILE *to, *from;
+    double until; /* when its answers are wanted at the latest (samples_now); +Inf: after two minutes each */
 } peer;
 
 typedef struct peers {
     int count;
     peer list[PEERS_MAX];
     char directory[200]; /* of the tensors that they read and write */
+    int threads;
+    const char *isa;
+    double until;
 } peers;
 
 /* What became of one peer on one shape. */
@@ -31,8 +35,9 @@ typedef struct peer_result {
 } peer_result;
 
 /* Starts every peer of a list: lines "NAME COMMAND ...", # begins a comment. A peer that does not start is no fault: its
- * reason says why. stop is due in any case. */
-int peers_start(peers *p, const char *list, int threads, fault *f);
+ * reason says why. isa: the instruction set that they are held to, as far as they can be; NULL: the machine's. until: when
+ * everything should be done (samples_now), or +Inf. stop is due in any case. */
+int peers_start(peers *p, const char *list, int threads, const char *isa, double until, fault *f);
 void peers_stop(peers *p);
 
 /* Hands a subject, whose exact result is known, to every peer and checks what it computes. results: one for each peer. */

@@ -12,6 +12,7 @@ enum { NO_LAYOUT = -1, POLICY_MAX_TEXT = 512 };
 
 typedef struct policy_spec {
     char text[POLICY_MAX_TEXT]; /* the string with single spaces */
+    char wrong[300];            /* why it is no policy, where that is kept (shapes.h); else "" */
     tlamp_policy policy;
     bool hadamard_if_possible; /* rotate where the head dimension is a power of two */
     bool has_tile;             /* tile= was given */

@@ -32,7 +32,14 @@ static int add_problem(shapes *s, const char *text, fault *f)
     return DONE;
 }
 
-/* For the problems from `first` on. */
+static int fault_at(const char *name, int line, fault *f)
+{
+    char where[300];
+    (void)snprintf(where, sizeof where, "%.280s:%d", name, line);
+    return fault_prefix(f, where);
+}
+
+/* For the problems from `first` on. What is no policy is kept with its reason. */
 static int add_policy(shapes *s, int first, const char *text, fault *f)
 {
     if (first == s->count)
@@ -42,7 +49,11 @@ static int add_policy(shapes *s, int first, const char *text, fault *f)
     s->policies = list;
     if (!new) return fault_no_memory(f);
     for (int i = first; i < s->count; i++) s->list[i].num_policies++;
-    return policy_parse(new, text, f);
+    if (!policy_parse(new, text, f)) return DONE;
+    (void)snprintf(new->text, sizeof new->text, "%s", text);
+    (void)fault_at(s->name, s->line, f);
+    (void)snprintf(new->wrong, sizeof new->wrong, "%.*s", (int)sizeof new->wrong - 1, f->text);
+    return DONE;
 }
 
 /* Cuts comments and blanks at the end. */
@@ -64,30 +75,36 @@ static int add_line(shapes *s, int *first, char *line, fault *f)
     return add_problem(s, text, f);
 }
 
-static int parse_lines(shapes *s, const char *name, char *text, fault *f)
+static int parse_lines(shapes *s, char *text, fault *f)
 {
-    int number = 0, first = 0, code = DONE, last_problem = 1;
+    int first = 0, code = DONE, last_problem = 1;
     for (char *line; !code && (line = next_piece(&text, '\n'));) {
         const int before = s->count;
-        number++;
+        s->line++;
         code = add_line(s, &first, line, f);
-        if (s->count > before) last_problem = number;
+        if (s->count > before) last_problem = s->line;
     }
-    if (!code) number = last_problem; /* what is wrong with the whole is wrong there */
+    if (!code) s->line = last_problem; /* what is wrong with the whole is wrong there */
     if (!code && !s->count) code = fault_set(f, BAD_INPUT, "no problem in it: see bench/shapes for examples");
     if (!code && !s->list[s->count - 1].num_policies)
         code = fault_set(f, BAD_INPUT, "a problem without a policy: write policies below it, indented");
-    if (!code) return DONE;
-    char where[300];
-    (void)snprintf(where, sizeof where, "%.280s:%d", name, number);
-    return fault_prefix(f, where);
+    return code ? fault_at(s->name, s->line, f) : DONE;
+}
+
+/* One wrong policy is left out; where there is no other, its fault is that of the whole. */
+static int check_policies(const shapes *s, fault *f)
+{
+    for (int i = 0; i < s->num_policies; i++)
+        if (!s->policies[i].wrong[0]) return DONE;
+    return fault_set(f, BAD_INPUT, "%s", s->policies[0].wrong);
 }
 
 int shapes_parse(shapes *s, const char *name, const char *text, fault *f)
 {
-    *s = (shapes){.count = 0};
+    *s = (shapes){.name = name};
     char *copy = strdup(text);
-    const int code = copy ? parse_lines(s, name, copy, f) : fault_no_memory(f);
+    int code = copy ? parse_lines(s, copy, f) : fault_no_memory(f);
+    if (!code) code = check_policies(s, f);
     free(copy);
     return code;
 }

@@ -12,12 +12,14 @@ typedef struct shape {
 } shape;
 
 typedef struct shapes {
+    const char *name; /* the file's, or what is built in: stays the caller's */
+    int line;         /* while it is read */
     int count, num_policies;
     shape *list;
-    policy_spec *policies;
+    policy_spec *policies; /* `wrong` says why one is none: it is left out */
 } shapes;
 
-/* The text is checked: an error is one line "NAME:LINE: ...". free is due in any case. */
+/* The text is checked: an error is one line "NAME:LINE: ..."; a file without any right policy is one. free is due in any case. */
 int shapes_parse(shapes *s, const char *name, const char *text, fault *f);
 int shapes_read(shapes *s, const char *path, fault *f);
 void shapes_free(shapes *s);

@@ -9,6 +9,7 @@
 
 #include "cli/bench.h"
 #include "cli/peers.h"
+#include "cli/pin.h"
 #include "cli/roofline.h"
 #include "cli/shapes.h"
 
@@ -145,6 +146,43 @@ static void test_roofline(void)
     CHECK(roofline_bytes(&spec) == 2. * 11 * 16 * 4); /* keys 89 to 99 */
 }
 
+/* ------------------------------------------------------------------------------------------------ processors */
+
+/* A machine whose processors i and i + 4 share a core, whatever it says of itself. */
+static double shared_cores(void *context, const int *cpus, int n)
+{
+    double slowest = 1;
+    (void)context;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++)
+            if (cpus[i] % 4 == cpus[j] % 4) slowest = 2;
+    return slowest + 0.1 * n; /* the clock falls */
+}
+
+static bool order_is(int wanted, const int *first, const int *expected)
+{
+    int cpus[8];
+    memcpy(cpus, first, sizeof cpus);
+    pin_order(cpus, 8, wanted, shared_cores, NULL);
+    return memcmp(cpus, expected, sizeof cpus) == 0;
+}
+
+static void test_processors(void)
+{
+    const int mixed[] = {0, 4, 1, 5, 2, 6, 3, 7}, by_core[] = {0, 1, 2, 3, 4, 5, 6, 7};
+    CHECK(order_is(1, mixed, mixed));
+    CHECK(order_is(2, mixed, (const int[]){0, 1, 4, 5, 2, 6, 3, 7}));
+    CHECK(order_is(4, mixed, (const int[]){0, 1, 2, 3, 4, 5, 6, 7}));
+    CHECK(order_is(6, mixed, (const int[]){0, 1, 2, 3, 4, 5, 6, 7})); /* there are no more: as they come */
+    CHECK(order_is(2, by_core, by_core) && order_is(8, by_core, by_core));
+
+    int cpus[PIN_MAX];
+    machine m;
+    machine_read(&m);
+    pin_threads(1, peak_find(PEAK_FMA, &m, NULL));
+    CHECK(pin_list(cpus) == 1 && pin_available() == 1);
+}
+
 /* ------------------------------------------------------------------------------------------------ shapes */
 
 static int parse(const char *text, shapes *s, fault *f)
@@ -164,6 +202,11 @@ static void test_shapes(void)
     CHECK(s.list[1].first_policy == 0 && s.list[1].num_policies == 2);
     CHECK(s.list[2].first_policy == 2 && s.list[2].num_policies == 1);
     CHECK(strcmp(s.policies[1].text, "int8 pv=f32") == 0);
+    shapes_free(&s);
+
+    CHECK(parse("q4 d4\n high pv=f64\n int8\n", &s, &f) == DONE);
+    CHECK(strncmp(s.policies[0].wrong, "file:2: policy: ", 16) == 0 && strcmp(s.policies[0].text, "high pv=f64") == 0);
+    CHECK(!s.policies[1].wrong[0] && s.list[0].num_policies == 2);
     shapes_free(&s);
 
     static const struct {
@@ -198,6 +241,7 @@ int main(void)
     test_roofline();
     test_shapes();
     test_wrong_results();
+    test_processors(); /* the last: it leaves one processor */
     printf(failures ? "%d failed\n" : "all passed\n", failures);
     return failures > 0;
 }
