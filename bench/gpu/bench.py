@@ -1,16 +1,20 @@
-"""The device path beside PyTorch's FlashAttention-2 and cuDNN, interleaved in one run, on the same random f16 tensors.
+"""The device path beside PyTorch's FlashAttention-2 and cuDNN, interleaved in one run, on the same random tensors.
 
-usage: bench.py gpubench.so [speed|table2|table18] [--quick] [--json FILE]
+usage: bench.py gpubench.so [speed|problems|overhead|quantise|table2|table18]... [--quick] [--int8 0,50,100] [--json FILE]
 
-speed    TFLOP/s at 0, 25, 50, 75 and 100 % INT8 (row_rand), 1k to 16k tokens, causal and not
-table2   TFLOP/s of HIGH, One, SpTrans and BigBird and their ratio to FlashAttention-2, laid out as TileMix's Table 2. KERNEL LEVEL:
-         the attention kernel alone, where the paper times a whole model's prefill
-table18  how far the output is from FlashAttention-2's, per layout and coverage (TileMix's Table 18)
-Without a name: all three.
+speed     TFLOP/s at 0, 25, 50, 75 and 100 % INT8 (row_rand; or those of --int8), 1k to 16k tokens, causal and not, head
+          dimensions 128 and 64, grouped heads, bf16, packed sequences
+problems  the same for what the general kernel runs: windows, softcap, a bias, d_v != d, other head dimensions, state f16
+overhead  what a call takes more than its kernels
+quantise  bytes per second of the codes' launch, beside copying in device memory
+table2    TFLOP/s of HIGH, One, SpTrans and BigBird and their ratio to FlashAttention-2, laid out as TileMix's Table 2. KERNEL
+          LEVEL: the attention kernel alone, where the paper times a whole model's prefill
+table18   how far the output is from FlashAttention-2's, per layout and coverage (TileMix's Table 18)
+Without a name: all of them.
 
 `call` is whole calls by the host's clock, launches and (for INT8) quantising included: amortised over four calls in a row, and one
-by one with a wait after each. `kernel` is the attention kernel alone, the median by CUPTI. TFLOP/s count 4 B H L^2 d, halved for
-causal. Ratios are the peer's time / ours; of calls the median over the rounds, with least and most.
+by one with a wait after each. `kernel` is the attention kernel alone, the median by CUPTI. TFLOP/s count 2 (d + d_v) for each score
+that is seen; causal, half of them. Ratios are the peer's time / ours; of calls the median over the rounds, with least and most.
 """
 
 import ctypes
@@ -27,66 +31,145 @@ if len(sys.argv) < 2:
     sys.exit(__doc__)
 torch.cuda.init()  # first: an OpenMP runtime that finds no context makes one whose waits sleep, tens of microseconds a call
 torch.zeros(1, device="cuda")
+
+
+class Description(ctypes.Structure):
+    """As in gpubench.c."""
+
+    _fields_ = [(name, ctypes.c_int32) for name in ("batch", "heads_q", "heads_k", "length", "d", "dv")]
+    _fields_ += [(name, ctypes.c_int32) for name in ("bf16", "causal", "window_left", "state_f16", "bias", "percent")]
+    _fields_ += [("softcap", ctypes.c_float), ("layout", ctypes.c_char_p), ("cu_seqlens", ctypes.POINTER(ctypes.c_int32))]
+
+
 lib = ctypes.CDLL(sys.argv[1])
-lib.gpubench_open_layout.restype = ctypes.c_void_p
-lib.gpubench_open_layout.argtypes = [ctypes.c_int] * 7 + [ctypes.c_char_p, ctypes.c_int]
-lib.gpubench_run.argtypes = [ctypes.c_void_p] * 5
+lib.gpubench_open.restype = ctypes.c_void_p
+lib.gpubench_open.argtypes = [ctypes.POINTER(Description)]
+lib.gpubench_run.argtypes = [ctypes.c_void_p] * 6
 lib.gpubench_close.argtypes = [ctypes.c_void_p]
 arguments = sys.argv[2:]
-json_file = arguments.pop(arguments.index("--json") + 1) if "--json" in arguments else None
+
+
+def option(name, default=None):
+    return arguments.pop(arguments.index(name) + 1) if name in arguments else default
+
+
+json_file = option("--json")
+percents = [int(p) for p in option("--int8", "0,25,50,75,100").split(",")]
 quick = "--quick" in arguments
 names = [a for a in arguments if not a.startswith("--")]
 COVERAGES = (25, 50, 75)
+
+
+class Case:
+    """Random tensors of one problem, and PyTorch's attention on them. lengths: of packed sequences."""
+
+    def __init__(self, heads=64, length=4096, d=128, causal=False, batch=1, kv_heads=None, dv=None, dtype="f16", lengths=None,
+                 window=-1, softcap=0.0, bias=False, state16=False):
+        self.kv_heads, self.dv = kv_heads or heads, dv or d
+        self.heads, self.d, self.causal, self.window, self.softcap = heads, d, causal, window, softcap
+        self.lengths, self.batch = lengths, len(lengths) if lengths else batch
+        self.length = max(lengths) if lengths else length
+        self.state16, self.bf16 = state16, dtype == "bf16"
+        torch.manual_seed(1)
+        kind = {"device": "cuda", "dtype": torch.bfloat16 if self.bf16 else torch.float16}
+
+        def tensor(heads, d):
+            return torch.randn((sum(lengths), heads, d) if lengths else (batch, heads, length, d), **kind)
+
+        self.q, self.k, self.v = tensor(heads, d), tensor(self.kv_heads, d), tensor(self.kv_heads, self.dv)
+        self.bias = torch.randn(1, 1, length, length, device="cuda") if bias else None
+        each = lengths or [length] * batch
+        if window >= 0:
+            scores = sum(min(i, window) + 1 for n in each for i in range(n))
+        else:
+            scores = sum(n * n for n in each) * (0.5 if causal else 1)
+        self.flops = 2 * (d + self.dv) * heads * scores
+        self.cu_seqlens = None
+        if lengths:
+            sums = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+            self.cu_seqlens = (ctypes.c_int32 * len(sums))(*sums)
+            self.device_sums = torch.tensor(sums, dtype=torch.int32, device="cuda")
+        words = [f"{self.batch} x {heads}/{self.kv_heads} x {self.length}", f"d={d}" + (f"/{dv}" if dv else "")]
+        words += ["causal" if causal else "full"]
+        words += ["bf16"] * self.bf16 + [f"packed, {sum(lengths)} tokens"] * bool(lengths) + [f"window {window}"] * (window >= 0)
+        words += [f"softcap {softcap:g}"] * (softcap > 0) + ["bias"] * bias + ["state f16"] * state16
+        self.text = ", ".join(words)
+
+    def description(self, layout, percent):
+        return Description(self.batch, self.heads, self.kv_heads, self.length, self.d, self.dv, self.bf16, self.causal,
+                           self.window, self.state16, self.bias is not None, percent, self.softcap, layout.encode(),
+                           self.cu_seqlens)  # fmt: skip
+
+    def output(self):
+        return torch.zeros(*self.q.shape[:-1], self.dv, device="cuda", dtype=self.q.dtype)
+
+    def sdpa(self, backend):
+        bias = None if self.bias is None else self.bias.to(self.q.dtype)
+
+        def run():
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(
+                    self.q, self.k, self.v, bias, is_causal=self.causal, enable_gqa=self.heads != self.kv_heads
+                )
+
+        return run
+
+    def flash(self):
+        """FlashAttention-2 below SDPA, which knows neither windows nor packed sequences."""
+        window = {"window_size_left": self.window, "window_size_right": 0} if self.window >= 0 else {}
+
+        def run():
+            if self.lengths:
+                sums = self.device_sums
+                return torch.ops.aten._flash_attention_forward(
+                    self.q, self.k, self.v, sums, sums, self.length, self.length, 0.0, self.causal, False, **window
+                )[0]
+            q, k, v = (x.transpose(1, 2) for x in (self.q, self.k, self.v))
+            return torch.ops.aten._flash_attention_forward(
+                q, k, v, None, None, self.length, self.length, 0.0, self.causal, False, **window
+            )[0].transpose(1, 2)
+
+        return run
+
+    def peers(self):
+        """Those that run it; with softcap or state f16 the same without. The first is what ratios are to."""
+        if self.lengths or self.window >= 0:
+            found = {"fa2": self.flash()}
+        else:
+            kinds = {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+            kinds["efficient"] = SDPBackend.EFFICIENT_ATTENTION
+            found = {name: self.sdpa(kind) for name, kind in kinds.items()}
+        for name in list(found):
+            try:
+                found[name]()
+            except (RuntimeError, TypeError):
+                del found[name]
+        if "fa2" in found:
+            found.pop("efficient", None)
+        return found
+
+    def record(self):
+        return {"problem": self.text, "shape": [self.batch, self.heads, self.kv_heads, self.length, self.d], "causal": self.causal}
 
 
 class Ours:
     """One plan of the library's on a case's tensors."""
 
     def __init__(self, case, layout, percent):
-        batch, heads, kv_heads, length, d = case.shape
-        self.case, self.o = case, torch.zeros_like(case.q)
-        self.handle = lib.gpubench_open_layout(
-            batch, heads, kv_heads, length, length, d, int(case.causal), layout.encode(), percent
-        )
+        self.case, self.o = case, case.output()
+        self.handle = lib.gpubench_open(ctypes.byref(case.description(layout, percent)))
         if not self.handle:
             sys.exit(1)
         torch.cuda.synchronize()  # the library does not wait for PyTorch's stream
 
     def __call__(self):
         c = self.case
-        if lib.gpubench_run(self.handle, c.q.data_ptr(), c.k.data_ptr(), c.v.data_ptr(), self.o.data_ptr()):
+        bias = None if c.bias is None else c.bias.data_ptr()
+        if lib.gpubench_run(self.handle, c.q.data_ptr(), c.k.data_ptr(), c.v.data_ptr(), bias, self.o.data_ptr()):
             sys.exit(1)
 
     def close(self):
         lib.gpubench_close(self.handle)
-
-
-class Case:
-    """Random tensors of one shape, and PyTorch's attention on them."""
-
-    def __init__(self, shape, causal):
-        batch, heads, kv_heads, length, d = self.shape = shape
-        self.causal = causal
-        torch.manual_seed(1)
-        sizes = ((batch, heads, length, d), (batch, kv_heads, length, d), (batch, kv_heads, length, d))
-        self.q, self.k, self.v = (torch.randn(n, device="cuda", dtype=torch.float16) for n in sizes)
-        self.flops = 4 * batch * heads * length * length * d * (0.5 if causal else 1)
-        self.text = f"{batch} x {heads}/{kv_heads} x {length}, d={d}, {'causal' if causal else 'full'}"
-
-    def peer(self, backend):
-        def run():
-            with sdpa_kernel(backend):
-                return F.scaled_dot_product_attention(
-                    self.q, self.k, self.v, is_causal=self.causal, enable_gqa=self.shape[1] != self.shape[2]
-                )
-
-        return run
-
-    def fa2(self):
-        return self.peer(SDPBackend.FLASH_ATTENTION)
-
-    def record(self):
-        return {"shape": list(self.shape), "causal": self.causal}
 
 
 def timed(run, repeats, wait_after_each=False):
@@ -102,20 +185,24 @@ def timed(run, repeats, wait_after_each=False):
 
 def kernel_times(runs, rounds=9):
     """Microseconds of the kernels of one call, by CUPTI: {run: {"quantise" or "attention": median}}, interleaved."""
-    samples = {}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            torch.cuda.synchronize()
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
+        for _ in range(rounds):
+            for run in runs.values():
+                torch.cuda._sleep(1)  # its kernel says where a run begins
+                torch.cuda.synchronize()
                 run()
                 torch.cuda.synchronize()
-            parts = {}
-            for e in profile.key_averages():
-                part = "quantise" if "quantise" in e.key else "attention"
-                parts[part] = parts.get(part, 0) + e.device_time_total
-            for part, us in parts.items():
-                samples.setdefault(name, {}).setdefault(part, []).append(us)
-    return {name: {part: statistics.median(x) for part, x in parts.items()} for name, parts in samples.items()}
+    kernels = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    samples, turn = {name: {} for name in runs}, -1
+    for e in sorted(kernels, key=lambda e: e.time_range.start):
+        if "spin_kernel" in e.name:
+            turn += 1
+            continue
+        before = any(word in e.name for word in ("quantise", "survey", "mean", "Memcpy"))
+        part, name = "quantise" if before else "attention", list(runs)[turn % len(runs)]
+        of_round = samples[name].setdefault(part, {})
+        of_round[turn] = of_round.get(turn, 0) + e.device_time_total
+    return {name: {part: statistics.median(x.values()) for part, x in parts.items()} for name, parts in samples.items()}
 
 
 def warm(runs):
@@ -127,11 +214,12 @@ def warm(runs):
 # ---- speed
 
 
-def speed(case, rounds):
-    peers = {"fa2": case.fa2(), "cudnn": case.peer(SDPBackend.CUDNN_ATTENTION)}
-    mine = {f"{p} %": Ours(case, "row_rand", p) for p in (0, *COVERAGES, 100)}
+def speed(case, percents, rounds):
+    peers = case.peers()
+    mine = {f"{p} %": Ours(case, "row_rand", p) for p in percents}
     runs = {**peers, **mine}
-    truth = peers["fa2"]().float()
+    first = next(iter(peers))
+    truth = peers[first]().float()
     warm(runs)
     times, single = {name: [] for name in runs}, {name: [] for name in runs}
     for _ in range(rounds):
@@ -147,18 +235,20 @@ def speed(case, rounds):
         r = {**case.record(), "run": name, "call_ms": call * 1e3, "single_call_ms": one * 1e3}
         r.update(kernel_ms=attention * 1e3, call_tflops=case.flops / call / 1e12)
         r.update(single_call_tflops=case.flops / one / 1e12, kernel_tflops=case.flops / attention / 1e12)
-        line = f"  {name:>6}: call {r['call_tflops']:6.1f}  one by one {r['single_call_tflops']:6.1f}"
+        line = f"  {name:>9}: call {r['call_tflops']:6.1f}  one by one {r['single_call_tflops']:6.1f}"
         line += f"  kernel {attention * 1e6:6.0f} us {r['kernel_tflops']:6.1f}"
         if name in mine:
-            ratios = sorted(a / b for a, b in zip(times["fa2"], times[name]))
-            r["call_ratio_fa2"] = statistics.median(ratios)
-            r["kernel_ratio_fa2"] = kernels["fa2"]["attention"] * 1e-6 / attention
-            r["kernel_ratio_cudnn"] = kernels["cudnn"]["attention"] * 1e-6 / attention
+            ratios = sorted(a / b for a, b in zip(times[first], times[name]))
+            r[f"call_ratio_{first}"] = statistics.median(ratios)
+            line += f"  call x {first} {statistics.median(ratios):.3f} ({ratios[0]:.3f}-{ratios[-1]:.3f})  kernel"
+            for peer in peers:
+                r[f"kernel_ratio_{peer}"] = kernels[peer]["attention"] * 1e-6 / attention
+                line += f" x {peer} {r[f'kernel_ratio_{peer}']:.3f}"
             r["quantise_us"] = kernels[name].get("quantise", 0)
-            r["max_deviation_fa2"] = (mine[name].o.float() - truth).abs().max().item()
-            line += f"  call x fa2 {r['call_ratio_fa2']:.3f} ({ratios[0]:.3f}-{ratios[-1]:.3f})"
-            line += f"  kernel x fa2 {r['kernel_ratio_fa2']:.3f} x cudnn {r['kernel_ratio_cudnn']:.3f}"
-            line += f"  quantise {r['quantise_us']:.0f} us  max |o - fa2| {r['max_deviation_fa2']:.1e}"
+            line += f"  quantise {r['quantise_us']:.0f} us"
+            if not case.softcap:
+                r["max_deviation"] = (mine[name].o.float() - truth).abs().max().item()
+                line += f"  max |o - {first}| {r['max_deviation']:.1e}"
         records.append(r)
         print(line, flush=True)
     for run in mine.values():
@@ -166,15 +256,74 @@ def speed(case, rounds):
     return records
 
 
+MIXED = [4096, 300, 1500, 77, 2048, 1000, 3000, 513, 128, 3700]
+
+
 def all_speed():
-    main = [(1, 64, 64, 4096, 128), (1, 32, 32, 8192, 128)]
-    more = [(4, 64, 64, 1024, 128), (2, 64, 64, 2048, 128), (1, 16, 16, 16384, 128)]
-    more += [(1, 64, 64, 4096, 64), (1, 32, 8, 8192, 128)]
-    records = []
+    cases = [{"heads": 64, "length": 4096}, {"heads": 32, "length": 8192}]
+    if not quick:
+        cases += [{"heads": 64, "length": 1024, "batch": 4}, {"heads": 64, "length": 2048, "batch": 2}]
+        cases += [{"heads": 16, "length": 16384}]
+        cases += [{**c, "d": 64} for c in cases]
+        cases += [{"heads": 32, "kv_heads": 8, "length": n, "batch": b} for n, b in ((1024, 8), (4096, 2), (8192, 1))]
+        cases += [{"heads": 32, "kv_heads": 8, "length": 4096, "batch": 2, "d": 64}]
+        cases += [{"heads": 64, "length": 4096, "dtype": "bf16"}, {"heads": 64, "length": 4096, "d": 64, "dtype": "bf16"}]
+        cases += [{"heads": 32, "lengths": MIXED}, {"heads": 32, "kv_heads": 8, "lengths": MIXED, "dtype": "bf16"}]
+        cases += [{"heads": 32, "lengths": MIXED, "d": 64}, {"heads": 64, "length": 1024}, {"heads": 16, "length": 1024}]
     print("speed, TFLOP/s; share of INT8 by row_rand")
-    for shape in main if quick else main + more:
-        for causal in (False, True):
-            records += speed(Case(shape, causal), 5 if quick else 9)
+    return [r for case in cases for causal in (False, True) for r in speed(Case(causal=causal, **case), percents, 5)]
+
+
+def all_problems():
+    cases = [{"d": 96}, {"d": 96, "causal": True}, {"d": 256, "heads": 32}, {"d": 256, "heads": 32, "causal": True}]
+    cases += [{"causal": True, "window": 1023, "heads": 32, "length": 8192}, {"causal": True, "window": 1023, "d": 64}]
+    cases += [{"bias": True}, {"softcap": 30.0, "causal": True}, {"state16": True, "causal": True}]
+    cases += [{"d": 192, "dv": 128, "heads": 32, "causal": True}, {"d": 80}, {"d": 112, "causal": True, "dtype": "bf16"}]
+    print("\nproblems of the general kernel, TFLOP/s")
+    return [r for case in cases for r in speed(Case(**case), [p for p in percents if p in (0, 100)], 3)]
+
+
+# ---- what a call costs beside its kernels
+
+
+def overhead():
+    cases = [{"heads": 1, "length": 128}, {"heads": 32, "length": 1024}, {"heads": 1, "length": 128, "d": 96}]
+    cases += [{"heads": 4, "lengths": [128] * 32}]
+    print("\noverhead, microseconds: from call to return, less its kernels (and copies)")
+    records = []
+    for case in map(lambda c: Case(**c), cases):
+        for percent in (0, 100):
+            run = Ours(case, "row_rand", percent)
+            warm({"": run})
+            times = [timed(run, 1) for _ in range(200)]
+            kernels = sum(kernel_times({"run": run}, 20)["run"].values())
+            r = {**case.record(), "percent": percent, "call_us": statistics.median(times) * 1e6, "kernels_us": kernels}
+            records.append(r)
+            print(f"  {case.text}, {percent} %: call {r['call_us']:.1f} (least {min(times) * 1e6:.1f}), kernels {kernels:.1f}, "
+                  f"more {r['call_us'] - kernels:.1f}", flush=True)  # fmt: skip
+            run.close()
+    return records
+
+
+def quantise():
+    print("\nquantise: Q and K of a call to codes, GB/s of all that is read and written; beside copying 256 MiB")
+    records = []
+    for words in ({"heads": 64, "length": 8192}, {"heads": 32, "length": 8192}, {"heads": 64, "length": 8192, "d": 96}):
+        case = Case(**words)
+        source = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+        target = torch.empty_like(source)
+        run = Ours(case, "row_rand", 100)
+        runs = {"codes": run, "copy": lambda: target.copy_(source)}
+        warm(runs)
+        us = kernel_times(runs)
+        codes, copy = us["codes"]["quantise"], us["copy"]["quantise"]
+        operands = case.q.numel() + case.k.numel()
+        rate, limit = 3e-3 * operands / codes, 2e-3 * source.numel() / copy
+        records.append({**case.record(), "quantise_us": codes, "gb_per_s": rate, "copy_gb_per_s": limit})
+        share = codes / (codes + us["codes"]["attention"])
+        print(f"  {case.text}: {operands * 2 >> 20} MiB in {codes:.1f} us, {rate:.0f} GB/s; copy {limit:.0f}: "
+              f"{rate / limit:.2f}; of the call {100 * share:.1f} %", flush=True)  # fmt: skip
+        run.close()
     return records
 
 
@@ -190,8 +339,8 @@ def table2():
     print("causal, 8 x 24/8 heads, d=128".ljust(30) + "".join(f"{name:>14}" for name, _ in columns))
     records = []
     for length in lengths:
-        case = Case((8, 24, 8, length, 128), True)
-        runs = {name: Ours(case, *how) if how else case.fa2() for name, how in columns}
+        case = Case(24, length, causal=True, batch=8, kv_heads=8)
+        runs = {name: Ours(case, *how) if how else case.sdpa(SDPBackend.FLASH_ATTENTION) for name, how in columns}
         warm(runs)
         kernels = kernel_times(runs, 7)
         line = f"L = {length}".ljust(30)
@@ -212,12 +361,11 @@ def table2():
 
 
 def table18():
-    shape = (1, 16, 16, 4096, 128)
     print("\nTable 18: |o - FlashAttention-2's o|, largest and mean, random normal data")
     records = []
     for causal in (False, True):
-        case = Case(shape, causal)
-        truth = case.fa2()().float()
+        case = Case(16, 4096, causal=causal)
+        truth = case.sdpa(SDPBackend.FLASH_ATTENTION)().float()
         print(f"{case.text}\n  {'layout':<14}" + "".join(f"{p:>13} % INT8   " for p in (0, *COVERAGES, 100)))
         for layout in ("band", "global", "row_rand", "align_sparse", "bigbird", "sptrans", "sptrans_scaled"):
             line = f"  {layout:<14}"
@@ -234,7 +382,8 @@ def table18():
     return records
 
 
-parts = {"speed": all_speed, "table2": table2, "table18": table18}
+parts = {"speed": all_speed, "problems": all_problems, "overhead": overhead, "quantise": quantise}
+parts.update(table2=table2, table18=table18)
 for name in names:
     if name not in parts:
         sys.exit(f"bench.py: {name} is none of {', '.join(parts)}")

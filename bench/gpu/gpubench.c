@@ -1,4 +1,5 @@
-/* What bench.py calls: one problem on tensors that PyTorch owns, [batch, head, token, d] in device memory. */
+/* What bench.py calls: one problem on tensors that PyTorch owns, in device memory: [batch, head, token, d], or of packed
+ * sequences [token, head, d]. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,17 +8,26 @@
 
 #include "tilelamp/tilelamp.h"
 
+/* As class Description in bench.py. */
+typedef struct {
+    int32_t batch, heads_q, heads_k, length, d, dv; /* length: of queries and keys; of the longest sequence if packed */
+    int32_t bf16, causal, window_left, state_f16, bias; /* window_left -1: none; bias: f32, [1, 1, length, length] */
+    int32_t percent; /* of INT8. 0 is HIGH, 100 is INT8, between them ROUTED by `layout` */
+    float softcap;
+    const char *layout;
+    const int32_t *cu_seqlens; /* of queries and keys; NULL: dense */
+} description;
+
 typedef struct {
     tlamp_plan *plan;
+    const int32_t *cu_seqlens;
     void *workspace, *words;
     size_t workspace_bytes;
 } gpubench;
 
 #define EXPORT __attribute__((visibility("default")))
-EXPORT gpubench *gpubench_open(int batch, int heads_q, int heads_k, int lq, int lk, int d, int causal, int percent);
-EXPORT gpubench *gpubench_open_layout(int batch, int heads_q, int heads_k, int lq, int lk, int d, int causal,
-                                      const char *layout, int percent);
-EXPORT int gpubench_run(const gpubench *b, const void *q, const void *k, const void *v, void *o);
+EXPORT gpubench *gpubench_open(const description *is);
+EXPORT int gpubench_run(const gpubench *b, const void *q, const void *k, const void *v, const void *bias, void *o);
 EXPORT void gpubench_close(gpubench *b);
 
 static int report(const tlamp_error *err)
@@ -26,70 +36,99 @@ static int report(const tlamp_error *err)
     return 1;
 }
 
-/* The routing map of one head, shared by all; NULL where there is none. */
-static void *upload_words(const tlamp_problem *p, tlamp_layout_kind kind, int percent, tlamp_error *err)
+static int64_t length_of(const description *is, int32_t b)
 {
-    tlamp_geometry geometry;
-    tlamp_geometry_init(&geometry, sizeof geometry);
-    geometry.seqlen_q = p->max_seqlen_q;
-    geometry.seqlen_k = p->max_seqlen_k;
-    geometry.mask = p->mask;
-    tlamp_layout layout;
-    tlamp_layout_init(&layout, sizeof layout);
-    layout.kind = kind;
-    layout.coverage = percent / 100.;
-    const int64_t count = tlamp_layout_words(&geometry);
-    uint64_t *words = malloc((size_t)count * 8);
-    void *there = NULL;
-    if (words && !tlamp_layout_build(&layout, &geometry, words, count, NULL, err)) {
-        there = omp_target_alloc((size_t)count * 8, 0);
-        if (there) (void)omp_target_memcpy(there, words, (size_t)count * 8, 0, 0, 0, omp_get_initial_device());
-    }
-    free(words);
-    return there;
+    return is->cu_seqlens ? is->cu_seqlens[b + 1] - is->cu_seqlens[b] : is->length;
 }
 
-/* percent: of INT8. 0 is HIGH, 100 is INT8, between them ROUTED by row_rand. NULL, and a line on stderr, if that cannot be. */
-gpubench *gpubench_open(int batch, int heads_q, int heads_k, int lq, int lk, int d, int causal, int percent)
+static void set_geometry(tlamp_geometry *g, const description *is, int32_t b)
 {
-    return gpubench_open_layout(batch, heads_q, heads_k, lq, lk, d, causal, "row_rand", percent);
+    tlamp_geometry_init(g, sizeof *g);
+    g->seqlen_q = g->seqlen_k = length_of(is, b);
+    g->mask = is->causal ? TLAMP_MASK_CAUSAL : TLAMP_MASK_NONE;
 }
 
-/* The same with words of the named layout. */
-gpubench *gpubench_open_layout(int batch, int heads_q, int heads_k, int lq, int lk, int d, int causal,
-                               const char *layout, int percent)
+/* The routing map of one head, shared by all; of each packed sequence, one after the other. NULL, and a line on stderr, if
+ * that cannot be. */
+static void *upload_words(const description *is)
 {
     tlamp_error err = {.struct_size = sizeof err};
-    tlamp_layout_kind kind = TLAMP_LAYOUT_ONE;
-    while (kind < TLAMP_LAYOUT_SPTRANS_SCALED && strcmp(tlamp_layout_name(kind), layout) != 0) kind++;
+    tlamp_geometry geometry;
+    tlamp_layout layout;
+    tlamp_layout_init(&layout, sizeof layout);
+    layout.kind = TLAMP_LAYOUT_ONE;
+    while (layout.kind < TLAMP_LAYOUT_SPTRANS_SCALED && strcmp(tlamp_layout_name(layout.kind), is->layout) != 0)
+        layout.kind++;
+    layout.coverage = is->percent / 100.;
+    const int32_t maps = is->cu_seqlens ? is->batch : 1;
+    int64_t count = 0, at = 0;
+    for (int32_t b = 0; b < maps; b++) {
+        set_geometry(&geometry, is, b);
+        count += tlamp_layout_words(&geometry);
+    }
+    uint64_t *words = malloc((size_t)count * 8);
+    void *there = words ? omp_target_alloc((size_t)count * 8, 0) : NULL;
+    int failed = !there;
+    for (int32_t b = 0; b < maps && !failed; b++) {
+        set_geometry(&geometry, is, b);
+        const int64_t here = tlamp_layout_words(&geometry);
+        failed = tlamp_layout_build(&layout, &geometry, words + at, here, NULL, &err) != TLAMP_OK;
+        if (failed) (void)report(&err);
+        at += here;
+    }
+    if (!failed) failed = omp_target_memcpy(there, words, (size_t)count * 8, 0, 0, 0, omp_get_initial_device());
+    free(words);
+    if (!failed) return there;
+    if (there) omp_target_free(there, 0);
+    return NULL;
+}
+
+/* NULL, and a line on stderr, if that cannot be. `is->cu_seqlens` must live as long. */
+gpubench *gpubench_open(const description *is)
+{
+    tlamp_error err = {.struct_size = sizeof err};
     tlamp_policy policy;
     tlamp_policy_init(&policy, sizeof policy);
-    policy.kind = percent == 0 ? TLAMP_POLICY_HIGH : percent == 100 ? TLAMP_POLICY_INT8 : TLAMP_POLICY_ROUTED;
+    policy.kind = is->percent == 0 ? TLAMP_POLICY_HIGH : is->percent == 100 ? TLAMP_POLICY_INT8 : TLAMP_POLICY_ROUTED;
+    policy.state = is->state_f16 ? TLAMP_STATE_F16 : TLAMP_STATE_F32;
     tlamp_problem p;
     tlamp_problem_init(&p, sizeof p);
-    p.batch = batch;
-    p.max_seqlen_q = lq;
-    p.max_seqlen_k = lk;
-    p.num_heads_q = heads_q;
-    p.num_heads_k = heads_k;
-    p.head_dim_qk = p.head_dim_v = d;
-    p.q_dtype = p.k_dtype = p.v_dtype = p.o_dtype = TLAMP_F16;
-    p.mask = causal ? TLAMP_MASK_CAUSAL : TLAMP_MASK_NONE;
+    p.batch = is->batch;
+    p.max_seqlen_q = p.max_seqlen_k = is->length;
+    p.num_heads_q = is->heads_q;
+    p.num_heads_k = is->heads_k;
+    p.head_dim_qk = is->d;
+    p.head_dim_v = is->dv;
+    p.q_dtype = p.k_dtype = p.v_dtype = p.o_dtype = is->bf16 ? TLAMP_BF16 : TLAMP_F16;
+    p.mask = is->causal ? TLAMP_MASK_CAUSAL : TLAMP_MASK_NONE;
+    p.window_left = is->window_left;
+    p.softcap = is->softcap;
+    p.has_bias = is->bias;
+    p.bias_stride = (tlamp_score_strides){0, 0, is->length, 1};
     p.policy = &policy;
+    if (is->cu_seqlens) {
+        p.varlen = 1;
+        p.total_q = p.total_k = is->cu_seqlens[is->batch];
+    }
     gpubench *b = calloc(1, sizeof *b);
     if (!b) return NULL;
-    if (tlamp_set_strides(&p, TLAMP_TENSOR_BHSD, &err) || tlamp_plan_create(&b->plan, &p, NULL, &err)) {
+    if (tlamp_set_strides(&p, is->cu_seqlens ? TLAMP_TENSOR_THD : TLAMP_TENSOR_BHSD, &err) ||
+        tlamp_plan_create(&b->plan, &p, NULL, &err)) {
         (void)report(&err);
         free(b);
         return NULL;
     }
+    b->cu_seqlens = is->cu_seqlens;
     b->workspace_bytes = tlamp_plan_workspace_size(b->plan, 1);
     b->workspace = omp_target_alloc(b->workspace_bytes, 0);
-    if (policy.kind == TLAMP_POLICY_ROUTED) b->words = upload_words(&p, kind, percent, &err);
+    if (policy.kind == TLAMP_POLICY_ROUTED && !(b->words = upload_words(is))) {
+        gpubench_close(b);
+        return NULL;
+    }
     return b;
 }
 
-int gpubench_run(const gpubench *b, const void *q, const void *k, const void *v, void *o)
+int gpubench_run(const gpubench *b, const void *q, const void *k, const void *v, const void *bias, void *o)
 {
     tlamp_error err = {.struct_size = sizeof err};
     tlamp_tensors t;
@@ -98,6 +137,8 @@ int gpubench_run(const gpubench *b, const void *q, const void *k, const void *v,
     t.k = k;
     t.v = v;
     t.o = o;
+    t.bias = bias;
+    t.cu_seqlens_q = t.cu_seqlens_k = b->cu_seqlens;
     t.words = b->words;
     t.words_stride_row = 1;
     tlamp_exec exec;
