@@ -6,22 +6,30 @@
  *               scores with nothing but a scale, causal or not
  *   TL_STATE_F16  ALGORITHMS A8
  *   TL_LAUNCH   the name of the function that launches it (nvptx.h)
+ *   TL_FORM     the form of a plain kernel, where it is a candidate of bench tune; else nvptx_tuned.def says which
  *
  * A block takes up to BLOCK_ROWS query rows of one head. A warp is the agent of the loop and owns 32 of them as two 16-row
  * fragments, or 16 as one where registers are short. A lane holds two rows of each, which it shares with the three
- * neighbours of its quad. Keys come in tiles of 64 (32 at 256 channels) through two stages of shared memory: while one is
- * worked on, the next is copied. */
+ * neighbours of its quad. Keys come in tiles of KEYS through two stages of shared memory: while one is worked on, the next is
+ * copied. */
 #include "nvptx.h"
 
 static volatile int ran_on_host;
 
+#if TL_GENERAL
+#define TL_FORM TL_GENERAL_FORM(TL_D)
+#elif !defined TL_FORM
+#define TL_FORM TL_TUNED_FORM(TL_D, TL_ROUTED)
+#endif
+
 enum {
     FRAGMENTS = TL_GENERAL ? 1 : 2, /* of 16 rows in a warp */
     WARP_ROWS = 16 * FRAGMENTS,
-    BLOCK_ROWS = TL_DEVICE_ROWS,
+    BLOCK_ROWS = TL_FORM_ROWS(TL_FORM),
+    SUB_BLOCKS = TL_DEVICE_ROWS / BLOCK_ROWS, /* of the rows that share a scale and a routing word */
     WARPS = BLOCK_ROWS / WARP_ROWS,
     THREADS = WARPS * 32,
-    KEYS = TL_D > 128 ? 32 : 64,
+    KEYS = TL_FORM_KEYS(TL_FORM),
     PITCH16 = TL_D * 2, /* bytes of a row of 16-bit elements and of codes in shared memory */
     PITCH8 = TL_D,
     STAGE = KEYS * PITCH16,

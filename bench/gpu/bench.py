@@ -91,8 +91,11 @@ class Case:
             self.device_sums = torch.tensor(sums, dtype=torch.int32, device="cuda")
         words = [f"{self.batch} x {heads}/{self.kv_heads} x {self.length}", f"d={d}" + (f"/{dv}" if dv else "")]
         words += ["causal" if causal else "full"]
-        words += ["bf16"] * self.bf16 + [f"packed, {sum(lengths)} tokens"] * bool(lengths) + [f"window {window}"] * (window >= 0)
-        words += [f"softcap {softcap:g}"] * (softcap > 0) + ["bias"] * bias + ["state f16"] * state16
+        words += ["bf16"] if self.bf16 else []
+        words += [f"packed, {sum(lengths)} tokens"] if lengths else []
+        words += [f"window {window}"] if window >= 0 else []
+        words += [f"softcap {softcap:g}"] if softcap else []
+        words += (["bias"] if bias else []) + (["state f16"] if state16 else [])
         self.text = ", ".join(words)
 
     def description(self, layout, percent):
@@ -316,7 +319,7 @@ def quantise():
         runs = {"codes": run, "copy": lambda: target.copy_(source)}
         warm(runs)
         us = kernel_times(runs)
-        codes, copy = us["codes"]["quantise"], us["copy"]["quantise"]
+        codes, copy = us["codes"]["quantise"], sum(us["copy"].values())
         operands = case.q.numel() + case.k.numel()
         rate, limit = 3e-3 * operands / codes, 2e-3 * source.numel() / copy
         records.append({**case.record(), "quantise_us": codes, "gb_per_s": rate, "copy_gb_per_s": limit})
