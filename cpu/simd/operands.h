@@ -14,8 +14,7 @@
  *   void tl_high_pack(x, high, begin, end)                packs keys [begin, end), multiples of TL_PANEL
  *   void tl_high_begin(x, high)                           the form of the task's queries; x->q holds them as floats
  *   void tl_high_scores(x, high, row, rows, at, n, s)     x->factor * q . k of rows [row, row + rows) and keys
- *                                                         [at, at + n), n a multiple of TL_PANEL, into s. TL_WOVEN: q . k
- *                                                         where x->passes->raw, and x->passes->top kept
+ *                                                         [at, at + n), n a multiple of TL_PANEL, into s
  * tl_int8: the same names (suits: X3 or not), and
  *   void tl_int8_scales(x, int8, begin, end)              comes before tl_int8_pack, for whole units
  * tl_values:
@@ -27,9 +26,14 @@
  *   float tl_values_weigh(p, n, ref)                      one row's logits become P = 2^(logit - ref), in place, in the form
  *                                                         that it multiplies with; returns their sum, unrounded (under
  *                                                         TL_STATE_F16 logits and P are rounded by tl_v_hold)
- *   float tl_values_weigh_raw(p, n, factor, ref)          with TL_WOVEN instead: the logits are p * factor, rounded
  *   void tl_values_run(x, values, rows, p, at, n, o)      O += P V: columns [0, n) of P, whose keys begin at `at`
  *   float tl_values_weight(p, j)                          the number that column j of a row of P stands for
+ * With TL_WOVEN products are woven with the vector work on rows of another item: they call tl_weave between their steps. Then
+ * tl_high_scores (tl_int8_scores) leaves numbers in s that only it knows, and there are
+ *   tl_v tl_high_finish(x, high, r, raw, at, n, s, top)   one row's numbers become scores, or with `raw` q . k alone; returns
+ *                                                         the larger of them and top, by lanes
+ *   int  tl_high_mend(x, high, row, rows, raw, at, n, s)  comes after that: scores of flagged rows and keys; any?
+ *   float tl_values_weigh_raw(p, n, factor, ref)          in place of tl_values_weigh: the logits are p * factor, rounded
  *
  * Task memory is for whole row blocks. x is the tl_operands below, which tl_ctx contains; its fields are set before the
  * first of these functions is called. Rows of s, p and o lie TL_SCORE_STRIDE, TL_SCORE_STRIDE and x->o_stride floats apart.
@@ -72,17 +76,19 @@ enum {
 /* A call that stays one: inlined into a large caller, register tiles may spill. */
 #define TL_CALL static __attribute__((noinline))
 
-/* 1: the products look for the largest scores too, while their unit works on the next ones, and may leave the factor to the
- * pass that makes weights. */
+/* 1: products are woven with vector work, of which a unit for tile products leaves the core free. */
 #ifndef TL_WOVEN
 #define TL_WOVEN 0
 #endif
 
+/* Vector work, row by row, that a product does between its steps. */
 typedef struct {
-    int32_t raw;                  /* the high products leave the factor out */
-    int32_t topped;               /* top is good */
-    float top[TL_ROWS][TL_LANES]; /* largest scores of a row as they are stored, by lanes; NaN is not one */
-} tl_passes;
+    void (*work)(void *context, int32_t row);
+    void *context;
+    int32_t rows, done;
+    int32_t cols;          /* of the product */
+    int32_t steps, credit; /* of all its columns; rows are due at `steps` of credit, and each step gives `rows` */
+} tl_woven;
 
 typedef struct {
     tl_cpu cpu;
@@ -94,8 +100,27 @@ typedef struct {
     int64_t ahead; /* from there to that of the span after it; past the last key where there is none */
     float *q;      /* [rows][q_stride] the task's queries */
     float *token;  /* [max(q_stride, o_stride)] scratch: a row as floats */
-    tl_passes *passes;
+    tl_woven *woven;
 } tl_operands;
+
+/* A product has so many steps for each group of columns, if it is made for all columns. */
+TL_INLINE void tl_weave_over(tl_woven *w, int32_t steps, int32_t columns)
+{
+    w->steps = steps * ((w->cols + columns - 1) / columns);
+    w->credit = 0;
+}
+
+/* After each step. */
+TL_INLINE void tl_weave(tl_woven *w)
+{
+    for (w->credit += w->rows; w->credit >= w->steps && w->done < w->rows; w->credit -= w->steps)
+        w->work(w->context, w->done++);
+}
+
+TL_INLINE void tl_weave_rest(tl_woven *w)
+{
+    while (w->done < w->rows) w->work(w->context, w->done++);
+}
 
 TL_INLINE int32_t tl_least(int64_t a, int64_t b) { return (int32_t)(a < b ? a : b); }
 

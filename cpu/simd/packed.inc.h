@@ -15,11 +15,23 @@
 
 #define TL_LAMP 0
 #define TL_SPLITS 1
+#define TL_SCORE_TILES (TL_WOVEN ? 2 : 1)
 #define TL_SPAN_MIXED 1
 #ifndef TL_VALUES_UP_TO_1
 #define TL_VALUES_UP_TO_1 0
 #endif
 #define TL_LAZY (TL_STATE_F16 || TL_VALUES_UP_TO_1 ? 0.f : 8.f)
+
+/* Scores of one row block against its part of a span. Logits in log2 units, if need be after tl_logits. */
+typedef struct {
+    float *s;     /* [TL_ROWS][TL_SCORE_STRIDE] */
+    float factor; /* what the logits are, is s times this */
+    int32_t cols; /* in use: a multiple of TL_PANEL, no further than the block's last row sees */
+#if TL_WOVEN
+    int32_t topped;     /* top is good */
+    float top[TL_ROWS]; /* largest scores of a row, as they are stored; NaN is not one */
+#endif
+} tl_scores;
 
 typedef struct {
     tl_operands in;
@@ -27,15 +39,24 @@ typedef struct {
     tl_int8 int8;
     tl_values values;
     float *o;      /* [rows][in.o_stride] */
-    float *scores; /* [TL_ROWS][TL_SCORE_STRIDE] */
+    float *scores; /* [TL_SCORE_TILES][TL_ROWS][TL_SCORE_STRIDE] */
+    int32_t turn;  /* which scores are next */
+#if TL_WOVEN
+    tl_woven woven;
+    struct { /* scores that have been asked for */
+        tl_scores *s;
+        tl_span span;
+        int32_t rb;
+        int32_t made; /* their products are there */
+        int32_t finished; /* and rows of scores */
+    } asked;
+    struct { /* weights that are being made */
+        const tl_scores *s;
+        const float *ref;
+        float *sum;
+    } weighed;
+#endif
 } tl_ctx;
-
-/* Scores of one row block against its part of a span. Logits in log2 units, if need be after tl_logits. */
-typedef struct {
-    float *s;     /* [TL_ROWS][TL_SCORE_STRIDE] */
-    float factor; /* what the logits are, is s times this */
-    int32_t cols; /* in use: a multiple of TL_PANEL, no further than the block's last row sees */
-} tl_scores;
 
 typedef struct {
     float *o;
@@ -84,8 +105,7 @@ static void tl_lay_out(tl_ctx *x, const tl_shape *shape, tl_arena *a)
     in->q = tl_take(a, rows * in->q_stride * 4);
     in->token = tl_take(a, tl_max64(in->q_stride, in->o_stride) * 4);
     x->o = tl_take(a, rows * in->o_stride * 4);
-    x->scores = tl_take(a, (int64_t)TL_ROWS * TL_SCORE_STRIDE * 4);
-    in->passes = tl_take(a, TL_WOVEN ? (int64_t)sizeof *in->passes : 0);
+    x->scores = tl_take(a, (int64_t)TL_SCORE_TILES * TL_ROWS * TL_SCORE_STRIDE * 4);
     tl_high_lay_out_task(&x->high, shape, rows, a);
     tl_int8_lay_out_task(&x->int8, shape, rows, a);
     tl_values_lay_out_task(&x->values, shape, rows, a);
@@ -157,33 +177,126 @@ TL_INLINE void tl_leave(tl_ctx *x, tl_span span)
 
 /* ---- products */
 
-static void tl_scores_issue(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
+/* Columns of one route, from column j on. */
+typedef struct {
+    int32_t route, j, n;
+} tl_run;
+
+TL_INLINE tl_run tl_run_at(const tl_ctx *x, const tl_scores *s, tl_span span, int32_t j)
 {
-    const tl_task *t = tl_task_of(x);
-    const int32_t first = rb * TL_ROWS, rows = tl_rows_here(x, rb), tile = t->tile_keys;
-    const int64_t key = (int64_t)span.first * tile, at = key - x->in.first;
-    const int64_t seen = tl_key_end(&t->mask, tl_row_tokens(t, first, rows).last) - key;
-    s->s = x->scores;
-    s->cols = (int32_t)tl_round_up(tl_min64(seen, (int64_t)span.count * tile), TL_PANEL);
-    s->factor = 1.f;
-    if (TL_WOVEN) {
-        tl_passes *p = x->in.passes;
-        p->raw = span.route == 0; /* all high */
-        p->topped = 1;
-        if (p->raw) s->factor = x->in.factor;
-        for (int32_t r = 0; r < rows; r++) tl_v_store(p->top[r], tl_v_set(-TL_INF));
-    }
-    for (int32_t j = 0, n; j < s->cols; j += n) { /* runs of one route */
-        const int route = span.route >> (j / tile) & 1;
-        for (n = tile; j + n < s->cols && (span.route >> ((j + n) / tile) & 1) == route;) n += tile;
-        n = tl_least(n, s->cols - j);
-        if (route == TL_INT8)
-            tl_int8_scores(&x->in, &x->int8, first, rows, at + j, n, s->s + j);
+    const int32_t tile = tl_task_of(x)->tile_keys;
+    tl_run run = {span.route >> (j / tile) & 1, j, tile};
+    while (j + run.n < s->cols && (span.route >> ((j + run.n) / tile) & 1) == run.route) run.n += tile;
+    run.n = tl_least(run.n, s->cols - j);
+    return run;
+}
+
+/* Where a span's keys begin among the packed ones. */
+TL_INLINE int64_t tl_span_at_packed(const tl_ctx *x, tl_span span)
+{
+    return (int64_t)span.first * tl_task_of(x)->tile_keys - x->in.first;
+}
+
+static void tl_products(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
+{
+    const int32_t first = rb * TL_ROWS, rows = tl_rows_here(x, rb);
+    const int64_t at = tl_span_at_packed(x, span);
+    tl_run run;
+    for (int32_t j = 0; j < s->cols; j += run.n) {
+        run = tl_run_at(x, s, span, j);
+        if (run.route == TL_INT8)
+            tl_int8_scores(&x->in, &x->int8, first, rows, at + j, run.n, s->s + j);
         else
-            tl_high_scores(&x->in, &x->high, first, rows, at + j, n, s->s + j);
+            tl_high_scores(&x->in, &x->high, first, rows, at + j, run.n, s->s + j);
     }
 }
 
+static void tl_scores_issue(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
+{
+    const tl_task *t = tl_task_of(x);
+    const int64_t key = (int64_t)span.first * t->tile_keys;
+    const int64_t seen = tl_key_end(&t->mask, tl_row_tokens(t, rb * TL_ROWS, tl_rows_here(x, rb)).last) - key;
+    s->s = x->scores + x->turn * (int64_t)TL_ROWS * TL_SCORE_STRIDE;
+    s->cols = (int32_t)tl_round_up(tl_min64(seen, (int64_t)span.count * t->tile_keys), TL_PANEL);
+    s->factor = 1.f;
+#if TL_WOVEN
+    x->turn = !x->turn;
+    if (span.route == 0) s->factor = x->in.factor; /* all high */
+    x->asked.s = s;
+    x->asked.span = span;
+    x->asked.rb = rb;
+    x->asked.made = x->asked.finished = 0;
+#else
+    tl_products(x, s, span, rb);
+#endif
+}
+
+#if TL_WOVEN
+
+/* What is left to be done with a row of scores, once the products are there. */
+static void tl_finish_row(void *context, int32_t r)
+{
+    tl_ctx *x = context;
+    tl_scores *s = x->asked.s;
+    const tl_span span = x->asked.span;
+    const int32_t row = x->asked.rb * TL_ROWS + r;
+    const int64_t at = tl_span_at_packed(x, span);
+    tl_v top = tl_v_set(-TL_INF);
+    tl_run run;
+    for (int32_t j = 0; j < s->cols; j += run.n) {
+        run = tl_run_at(x, s, span, j);
+        float *to = s->s + r * TL_SCORE_STRIDE + j;
+        if (run.route == TL_INT8)
+            top = tl_int8_finish(&x->in, &x->int8, row, 0, at + j, run.n, to, top);
+        else
+            top = tl_high_finish(&x->in, &x->high, row, span.route == 0, at + j, run.n, to, top);
+    }
+    s->top[r] = tl_v_top(top);
+}
+
+/* Scores of what is not finite. */
+static int tl_mend_scores(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
+{
+    const int32_t first = rb * TL_ROWS, rows = tl_rows_here(x, rb), raw = span.route == 0;
+    const int64_t at = tl_span_at_packed(x, span);
+    int mended = 0;
+    tl_run run;
+    for (int32_t j = 0; j < s->cols; j += run.n) {
+        run = tl_run_at(x, s, span, j);
+        if (run.route == TL_INT8)
+            mended |= tl_int8_mend(&x->in, &x->int8, first, rows, raw, at + j, run.n, s->s + j);
+        else
+            mended |= tl_high_mend(&x->in, &x->high, first, rows, raw, at + j, run.n, s->s + j);
+    }
+    return mended;
+}
+
+/* The next product's columns, and the row work to be woven with it. */
+TL_INLINE void tl_weave_begin(tl_ctx *x, int32_t cols, void (*work)(void *, int32_t), int32_t rows)
+{
+    x->woven = (tl_woven){.work = work, .context = x, .rows = rows, .cols = cols};
+}
+
+/* Two score tiles are alive: the products of one are made while weights are made of the other (tl_exp), and its scores while
+ * those meet V (tl_values_issue). What has not been done by then is done here. */
+static void tl_scores_wait(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
+{
+    if (!x->asked.made) {
+        tl_weave_begin(x, s->cols, NULL, 0);
+        tl_products(x, s, span, rb);
+    }
+    if (!x->asked.finished) {
+        tl_weave_begin(x, 0, tl_finish_row, tl_rows_here(x, rb));
+        tl_weave_rest(&x->woven);
+    }
+    s->topped = !tl_mend_scores(x, s, span, rb);
+    x->asked.s = NULL;
+}
+
+/* Packing on arrival has room for one span. */
+TL_INLINE int tl_holds_two(const tl_ctx *x) { return !tl_packs_on_arrival(&x->in.cpu.call->shape); }
+
+#else
 TL_INLINE void tl_scores_wait(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
 {
     (void)x;
@@ -191,6 +304,7 @@ TL_INLINE void tl_scores_wait(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
     (void)span;
     (void)rb;
 }
+#endif
 
 /* Column j of P, whose V is not finite and so was left out. Rows that do not see the key leave it out: 0 * NaN is NaN. */
 static void tl_values_nonfinite(tl_ctx *x, int32_t row, int32_t rows, const float *p, int32_t j, int64_t key, float *o)
@@ -211,7 +325,15 @@ static void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span span, 
     const int32_t first = rb * TL_ROWS, rows = tl_rows_here(x, rb);
     const int64_t key = (int64_t)span.first * x->in.cpu.task.tile_keys, at = key - x->in.first;
     float *o = acc->o + (int64_t)first * x->in.o_stride;
+#if TL_WOVEN
+    const int finish = x->asked.s != NULL;
+    tl_weave_begin(x, s->cols, tl_finish_row, finish ? tl_rows_here(x, x->asked.rb) : 0);
+#endif
     tl_values_run(&x->in, &x->values, rows, s->s, at, s->cols, o);
+#if TL_WOVEN
+    tl_weave_rest(&x->woven);
+    x->asked.finished = finish;
+#endif
     for (int32_t j = 0; j < s->cols; j += TL_PANEL)
         for (int32_t i = 0, marks = x->values.nonfinite[(at + j) / TL_PANEL]; marks >> i; i++)
             if (marks >> i & 1) tl_values_nonfinite(x, first, rows, s->s, j + i, key + j + i, o);
@@ -367,11 +489,13 @@ static void tl_mask(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
 static void tl_row_max(const tl_ctx *x, const tl_scores *s, tl_span span, int32_t rb, float top[TL_ROWS])
 {
     const int32_t n = tl_rows_here(x, rb);
-    const tl_passes *p = x->in.passes;
-    if (TL_WOVEN && p->topped && !span.edge && tl_logits_are_plain(x->in.cpu.call)) {
-        for (int32_t r = 0; r < TL_ROWS; r++) top[r] = r < n ? tl_v_top(tl_v_load(p->top[r])) * s->factor : -TL_INF;
+#if TL_WOVEN
+    if (s->topped && !span.edge && tl_logits_are_plain(x->in.cpu.call)) {
+        for (int32_t r = 0; r < TL_ROWS; r++) top[r] = r < n ? s->top[r] * s->factor : -TL_INF;
         return;
     }
+#endif
+    (void)span;
     for (int32_t r = 0; r < TL_ROWS; r++) {
         tl_v lane[2] = {tl_v_set(-TL_INF), tl_v_set(-TL_INF)};
         const float *row = s->s + r * TL_SCORE_STRIDE;
@@ -400,17 +524,32 @@ TL_INLINE int tl_any(const tl_ctx *x, int predicate)
     return predicate;
 }
 
+#if TL_WOVEN
+static void tl_weigh_row(void *context, int32_t r)
+{
+    tl_ctx *x = context;
+    const tl_scores *s = x->weighed.s;
+    x->weighed.sum[r] = tl_values_weigh_raw(s->s + r * TL_SCORE_STRIDE, s->cols, s->factor, x->weighed.ref[r]);
+}
+#endif
+
 static void tl_exp(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, const float ref[TL_ROWS], float sum[TL_ROWS])
 {
+    const int32_t n = tl_rows_here(x, rb);
     (void)span;
-    for (int32_t r = 0, n = tl_rows_here(x, rb); r < TL_ROWS; r++) {
-        float *p = s->s + r * TL_SCORE_STRIDE;
+    for (int32_t r = n; r < TL_ROWS; r++) sum[r] = 0.f;
 #if TL_WOVEN
-        sum[r] = r < n ? tl_values_weigh_raw(p, s->cols, s->factor, ref[r]) : 0.f;
+    const int make = x->asked.s != NULL;
+    x->weighed.s = s;
+    x->weighed.ref = ref;
+    x->weighed.sum = sum;
+    tl_weave_begin(x, make ? x->asked.s->cols : 0, tl_weigh_row, n);
+    if (make) tl_products(x, x->asked.s, x->asked.span, x->asked.rb);
+    tl_weave_rest(&x->woven);
+    x->asked.made = make;
 #else
-        sum[r] = r < n ? tl_values_weigh(p, s->cols, ref[r]) : 0.f;
+    for (int32_t r = 0; r < n; r++) sum[r] = tl_values_weigh(s->s + r * TL_SCORE_STRIDE, s->cols, ref[r]);
 #endif
-    }
 }
 
 TL_INLINE void tl_rescale(tl_ctx *x, tl_acc *acc, int32_t rb, const float lambda[TL_ROWS])
@@ -510,6 +649,9 @@ static void tl_start(tl_ctx *x, void *scratch)
     const tl_cpu *c = &x->in.cpu;
     const tl_shape *shape = &c->call->shape;
     tl_lay_out(x, shape, &(tl_arena){scratch, 0});
+#if TL_WOVEN
+    x->in.woven = &x->woven;
+#endif
     if (!tl_packs_on_arrival(shape)) tl_lay_out_keys(x, shape, c->seq->lk, &(tl_arena){c->prepared->packed, 0});
 }
 

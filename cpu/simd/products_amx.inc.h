@@ -127,28 +127,8 @@ static void tl_high_begin(const tl_operands *x, tl_high *h)
 
 /* ---- products */
 
-/* What remains to be done with rows [begin, end) of 16 P columns of products. */
-TL_INLINE void tl_high_pass(const int P, const tl_operands *x, int32_t begin, int32_t end, float *s)
-{
-    const tl_v factor = tl_v_set(x->factor);
-    const int raw = x->passes->raw;
-    s += begin * TL_SCORE_STRIDE;
-    for (int32_t r = begin; r < end; r++, s += TL_SCORE_STRIDE) {
-        tl_v top = tl_v_load(x->passes->top[r]);
-        TL_UNROLL for (int j = 0; j < P; j++)
-        {
-            tl_v t = tl_v_load(s + j * TL_LANES);
-            if (!raw) tl_v_store(s + j * TL_LANES, t = tl_v_mul(t, factor));
-            top = tl_v_max(t, top);
-        }
-        tl_v_store(x->passes->top[r], top);
-    }
-}
-
-/* before: two column tiles of products of the same rows, or NULL. Their pass is woven in, a few rows after each step, so that
- * the unit is never out of work. */
 TL_INLINE void tl_high_block(const int two_rows, const int two_columns, const tl_operands *x, const tl_high *h,
-                             int32_t row, int32_t rows, int64_t at, float *s, float *before)
+                             int32_t row, int64_t at, float *s)
 {
     const int64_t q_next = (int64_t)h->steps * h->q_planes * TL_TILE_BYTES;
     const int64_t k_next = (int64_t)h->steps * h->k_planes * TL_TILE_BYTES;
@@ -165,46 +145,57 @@ TL_INLINE void tl_high_block(const int two_rows, const int two_columns, const tl
         }
         q += h->q_planes * TL_TILE_BYTES;
         k += h->k_planes * TL_TILE_BYTES;
-        if (before) tl_high_pass(2, x, rows * c / h->steps, rows * (c + 1) / h->steps, before);
+        tl_weave(x->woven);
     }
     tl_tiles_store(two_rows, two_columns, s, TL_SCORE_STRIDE);
 }
 
-TL_INLINE void tl_high_blocks(const int two_rows, const tl_operands *x, const tl_high *h, int32_t row, int32_t rows,
-                              int64_t at, int32_t n, float *s)
+TL_INLINE void tl_high_blocks(const int two_rows, const tl_operands *x, const tl_high *h, int32_t row, int64_t at,
+                              int32_t n, float *s)
 {
-    float *before = NULL;
     int32_t j = 0;
-    for (; j + 2 * TL_PANEL <= n; j += 2 * TL_PANEL) {
-        tl_high_block(two_rows, 1, x, h, row, rows, at + j, s + j, before);
-        before = s + j;
-    }
-    if (j < n) {
-        tl_high_block(two_rows, 0, x, h, row, rows, at + j, s + j, before);
-        tl_high_pass(1, x, 0, rows, s + j);
-    } else if (before)
-        tl_high_pass(2, x, 0, rows, before);
-}
-
-static void tl_high_flagged(const tl_operands *x, const tl_high *h, int32_t row, int32_t rows, int64_t at, int32_t n,
-                            float *s)
-{
-    const int64_t key = x->first + at;
-    const float factor = x->passes->raw ? 1.f : x->factor;
-    x->passes->topped = 0;
-    for (int32_t r = 0; r < rows; r++)
-        for (int32_t j = 0; j < n && key + j < x->cpu.seq->lk; j++)
-            if (h->q_flagged[row + r] || h->flagged[at + j])
-                s[r * TL_SCORE_STRIDE + j] = tl_dot_flagged(&x->cpu, x->q + (int64_t)(row + r) * x->q_stride, key + j) *
-                                             factor;
+    for (; j + 2 * TL_PANEL <= n; j += 2 * TL_PANEL) tl_high_block(two_rows, 1, x, h, row, at + j, s + j);
+    if (j < n) tl_high_block(two_rows, 0, x, h, row, at + j, s + j);
 }
 
 static void tl_high_scores(const tl_operands *x, const tl_high *h, int32_t row, int32_t rows, int64_t at, int32_t n,
                            float *s)
 {
+    tl_weave_over(x->woven, h->steps, 2 * TL_PANEL);
     if (rows > TL_PANEL)
-        tl_high_blocks(1, x, h, row, rows, at, n, s);
+        tl_high_blocks(1, x, h, row, at, n, s);
     else
-        tl_high_blocks(0, x, h, row, rows, at, n, s);
-    if (h->some_q_flagged || tl_any_marked(h->panels_flagged, at, n)) tl_high_flagged(x, h, row, rows, at, n, s);
+        tl_high_blocks(0, x, h, row, at, n, s);
+}
+
+TL_INLINE tl_v tl_high_finish(const tl_operands *x, const tl_high *h, int32_t r, int raw, int64_t at, int32_t n,
+                              float *s, tl_v top)
+{
+    const tl_v factor = tl_v_set(x->factor);
+    tl_v other = top;
+    (void)h;
+    (void)r;
+    (void)at;
+    for (int32_t j = 0; !raw && j < n; j += TL_PANEL) tl_v_store(s + j, tl_v_mul(tl_v_load(s + j), factor));
+    int32_t j = 0;
+    for (; j + 2 * TL_PANEL <= n; j += 2 * TL_PANEL) {
+        top = tl_v_max(tl_v_load(s + j), top);
+        other = tl_v_max(tl_v_load(s + j + TL_PANEL), other);
+    }
+    if (j < n) top = tl_v_max(tl_v_load(s + j), top);
+    return tl_v_max(top, other);
+}
+
+static int tl_high_mend(const tl_operands *x, const tl_high *h, int32_t row, int32_t rows, int raw, int64_t at,
+                        int32_t n, float *s)
+{
+    const int64_t key = x->first + at;
+    const float factor = raw ? 1.f : x->factor;
+    if (!h->some_q_flagged && !tl_any_marked(h->panels_flagged, at, n)) return 0;
+    for (int32_t r = 0; r < rows; r++)
+        for (int32_t j = 0; j < n && key + j < x->cpu.seq->lk; j++)
+            if (h->q_flagged[row + r] || h->flagged[at + j])
+                s[r * TL_SCORE_STRIDE + j] = tl_dot_flagged(&x->cpu, x->q + (int64_t)(row + r) * x->q_stride, key + j) *
+                                             factor;
+    return 1;
 }

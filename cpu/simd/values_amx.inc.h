@@ -118,6 +118,7 @@ TL_INLINE void tl_value_block(const int two_rows, const int two_columns, const t
         }
         a += TL_DEPTH * 2;
         b += TL_TILE_BYTES;
+        tl_weave(x->woven);
     }
     tl_tiles_store(two_rows, two_columns, o, x->o_stride);
 }
@@ -134,6 +135,8 @@ TL_INLINE void tl_value_blocks(const int two_rows, const tl_operands *x, const t
 static void tl_values_run(const tl_operands *x, const tl_values *v, int32_t rows, const float *p, int64_t at, int32_t n,
                           float *o)
 {
+    const int32_t panels = x->o_stride / TL_PANEL;
+    tl_weave_over(x->woven, (panels + 1) / 2, TL_DEPTH);
     if (rows > TL_PANEL)
         tl_value_blocks(1, x, v, p, at, n, o);
     else
