@@ -45,9 +45,11 @@ def describe(data):
 
 
 def rate_of(result):
+    if result.get("unit") == "Gelem/s":
+        return f"{number(result['gflops'], 2)} ({number(result.get('gbs'), 1)} GB/s)"
     if "gbs" in result:
         return number(result["gbs"], 1)
-    return number(result["gflops"], 2 if result.get("unit") == "Gelem/s" else 0)
+    return number(result["gflops"], 0)
 
 
 def results(data):

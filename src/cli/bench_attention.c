@@ -58,6 +58,11 @@ enum { LEAST_ROUNDS = 3, MOST_ROUNDS = 15 };
 /* Somebody wants an end (bench_stopped), or the time is up: what was measured is printed. */
 static bool is_over(const attention_bench *b) { return bench_stopped() || samples_now() > b->until; }
 
+static const char *why_left_out(void)
+{
+    return bench_stopped() ? "the run was stopped" : "the time was up (--quick, --seconds)";
+}
+
 /* When rounds of the shape that begins now should end: each of those that are left has its part of the time. */
 static double end_of_shape(const attention_bench *b, int left)
 {
@@ -113,6 +118,17 @@ static int run_rounds(attention_bench *b, outcome *x, measuring *m, const peak_b
     return code;
 }
 
+/* Peers that the time was too short for. */
+static void drop_untimed(const attention_bench *b, const outcome *x)
+{
+    for (int i = 0; i < b->peers.count; i++) {
+        peer_result *r = &x->peers[i];
+        if (!r->ran || r->times.count) continue;
+        r->ran = false;
+        (void)snprintf(r->reason, sizeof r->reason, "%s", why_left_out());
+    }
+}
+
 static int check_and_time(attention_bench *b, outcome *x, measuring *m, fault *f)
 {
     peak_buffers buffers = {.threads = 0};
@@ -124,6 +140,7 @@ static int check_and_time(attention_bench *b, outcome *x, measuring *m, fault *f
     if (!code) code = run_rounds(b, x, m, &buffers, f);
     if (b->suite->reads) peak_buffers_free(&buffers);
     if (x->peers) peers_close(&b->peers);
+    if (x->peers) drop_untimed(b, x);
     return code;
 }
 
@@ -222,11 +239,6 @@ static json_t *result_object(const attention_bench *b, const outcome *x, int i)
 static json_t *left_out_json(const char *problem, const char *mode, const char *reason)
 {
     return json_pack("{s:s, s:s?, s:o}", "shape", problem, "mode", mode, "reason", json_text(reason));
-}
-
-static const char *why_left_out(void)
-{
-    return bench_stopped() ? "the run was stopped" : "the time was up (--quick, --seconds)";
 }
 
 static json_t *bench_json(const attention_bench *b)
