@@ -138,7 +138,11 @@ is_json out
 has out '"mode": "high pv=f32"' '"reason": "the time was up'
 "$tilelamp" bench --json --shapes elsewhere/many --threads 1 >out 2>err &
 running=$!
-sleep 2
+for ((i = 0; i < 300; i++)); do # until it listens
+    caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' /proc/$running/status 2>/dev/null)
+    ((0x${caught:-0} & 1 << 14)) && break
+    sleep 0.1
+done
 kill -TERM $running
 wait $running || failed "bench that is stopped: exit status $?"
 is_json out
