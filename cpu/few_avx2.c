@@ -3,8 +3,8 @@
 
 #define TL_ROWS 8
 #define TL_ROW_BLOCKS 2
-#include "simd/products_int8.inc.h"
 #include "simd/products_rows.inc.h"
+#include "simd/products_int8_rows.inc.h"
 #include "simd/values_rows.inc.h"
 
 #define TL_SYMBOL tlamp_fwd_few_dx__avx2

@@ -30,12 +30,19 @@ TL_INLINE tl_v tl_v_sub(tl_v a, tl_v b) { return _mm256_sub_ps(a, b); }
 TL_INLINE tl_v tl_v_mul(tl_v a, tl_v b) { return _mm256_mul_ps(a, b); }
 TL_INLINE tl_v tl_v_div(tl_v a, tl_v b) { return _mm256_div_ps(a, b); }
 TL_INLINE tl_v tl_v_fma(tl_v a, tl_v b, tl_v c) { return _mm256_fmadd_ps(a, b, c); }
+TL_INLINE tl_v tl_v_round(tl_v a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 TL_INLINE tl_v tl_v_abs(tl_v a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.f), a); }
 /* 2^e of a magnitude in [2^e, 2^(e+1)); 0 below 2^-126. */
 TL_INLINE tl_v tl_v_power(tl_v a) { return _mm256_and_ps(_mm256_set1_ps(TL_INF), a); }
 /* The larger (smaller); b where either is NaN. */
 TL_INLINE tl_v tl_v_max(tl_v a, tl_v b) { return _mm256_max_ps(a, b); }
 TL_INLINE tl_v tl_v_min(tl_v a, tl_v b) { return _mm256_min_ps(a, b); }
+
+/* The larger of top and |a|, as bits: those of a NaN are above those of Inf. */
+TL_INLINE tl_v tl_v_top_bits(tl_v top, tl_v a)
+{
+    return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(top), _mm256_castps_si256(tl_v_abs(a))));
+}
 
 /* The same in a fixed order: halves, then quarters, then pairs. */
 TL_INLINE float tl_v_sum(tl_v a)
@@ -119,6 +126,12 @@ TL_INLINE tl_half tl_v_to_bf16(tl_v a) /* as tl_to_bf16: to nearest even, NaN st
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
     const __m256i h = _mm256_blendv_epi8(rounded, quiet, nan);
     return _mm_packus_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+}
+
+/* Of each element the larger of top and |a|, as bits: those of a NaN are above those of Inf. */
+TL_INLINE tl_half tl_half_top(tl_half top, tl_half a)
+{
+    return _mm_max_epu16(top, _mm_and_si128(a, _mm_set1_epi16(0x7fff)));
 }
 
 /* ---- exp2 */

@@ -30,12 +30,19 @@ TL_INLINE tl_v tl_v_sub(tl_v a, tl_v b) { return _mm512_sub_ps(a, b); }
 TL_INLINE tl_v tl_v_mul(tl_v a, tl_v b) { return _mm512_mul_ps(a, b); }
 TL_INLINE tl_v tl_v_div(tl_v a, tl_v b) { return _mm512_div_ps(a, b); }
 TL_INLINE tl_v tl_v_fma(tl_v a, tl_v b, tl_v c) { return _mm512_fmadd_ps(a, b, c); }
+TL_INLINE tl_v tl_v_round(tl_v a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 /* 2^e of a magnitude in [2^e, 2^(e+1)); 0 below 2^-126. */
 TL_INLINE tl_v tl_v_power(tl_v a) { return _mm512_and_ps(_mm512_set1_ps(TL_INF), a); }
 TL_INLINE tl_v tl_v_abs(tl_v a) { return _mm512_abs_ps(a); }
 /* The larger (smaller); b where either is NaN. */
 TL_INLINE tl_v tl_v_max(tl_v a, tl_v b) { return _mm512_max_ps(a, b); }
 TL_INLINE tl_v tl_v_min(tl_v a, tl_v b) { return _mm512_min_ps(a, b); }
+
+/* The larger of top and |a|, as bits: those of a NaN are above those of Inf. */
+TL_INLINE tl_v tl_v_top_bits(tl_v top, tl_v a)
+{
+    return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(top), _mm512_castps_si512(tl_v_abs(a))));
+}
 
 /* The same in a fixed order: halves, then quarters, then eighths, then pairs. */
 TL_INLINE float tl_v_sum(tl_v a)
@@ -108,6 +115,12 @@ TL_INLINE tl_half tl_v_to_bf16(tl_v a) /* as tl_to_bf16: to nearest even, NaN st
     const __m512i quiet = _mm512_or_si512(u, _mm512_set1_epi32(0x400000));
     const __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_blend_epi32(nan, rounded, quiet), 16));
+}
+
+/* Of each element the larger of top and |a|, as bits: those of a NaN are above those of Inf. */
+TL_INLINE tl_half tl_half_top(tl_half top, tl_half a)
+{
+    return _mm256_max_epu16(top, _mm256_and_si256(a, _mm256_set1_epi16(0x7fff)));
 }
 
 /* ---- exp2 */

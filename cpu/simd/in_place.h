@@ -22,19 +22,51 @@ TL_INLINE int32_t tl_few_tile(int32_t left)
     return TL_FEW_TILE >= 16 && left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
-TL_INLINE void tl_prefetch_line(const unsigned char *p) { __builtin_prefetch(p, 0, 3); } /* to the first level */
+/* K and V are read once, in this order: the keys of a span, their V, the keys of the next span. While rows are multiplied,
+ * those that follow TL_AHEAD rows later are asked for, a few at a time: many at once would wait for each other, and the
+ * products for them. */
+enum { TL_AHEAD = 64 };
 
-/* Rows [first, first + n) of K or V, of d numbers, will be needed soon. Where rows follow each other without a gap, only
- * those that begin a stream are asked for (jump): processors see the rest coming, and asking again was slower on most shapes
- * measured. Rows that lie apart gained on most. */
-TL_INLINE void tl_prefetch_rows(const tl_cpu *c, const tl_operand *a, int32_t d, int64_t first, int32_t n, int jump)
+typedef struct {
+    const unsigned char *row;
+    int64_t stride; /* bytes from one row to the next */
+    int32_t bytes, rows;
+} tl_ahead;
+
+/* Rows [first, first + n) of a head's K or V, of d numbers; where they exist. */
+TL_INLINE tl_ahead tl_rows_ahead(const tl_cpu *c, const tl_operand *a, int32_t kv_head, int32_t d, int64_t first,
+                                 int32_t n)
 {
-    const int64_t size = tl_dtype_bytes(a->dtype), bytes = d * size, stride = a->seq * size;
-    const int32_t rows = tl_least(n, c->seq->lk - first);
-    if (rows <= 0 || (stride == bytes && !jump)) return;
-    const unsigned char *p = tl_row(a, c->seq->batch, c->seq->k_start, first, c->kv_head);
-    for (int32_t i = 0; i < rows; i++, p += stride)
-        TL_UNROLL_4 for (int64_t j = 0; j < bytes; j += 64) tl_prefetch_line(p + j);
+    const int64_t size = tl_dtype_bytes(a->dtype);
+    tl_ahead h = {NULL, a->seq * size, (int32_t)(d * size), tl_least(n, c->seq->lk - first)};
+    if (h.rows > 0) h.row = tl_row(a, c->seq->batch, c->seq->k_start, first, kv_head);
+    return h;
+}
+
+/* What follows n rows of K from `key` on. */
+TL_INLINE tl_ahead tl_ahead_of_keys(const tl_operands *x, int64_t key, int32_t n)
+{
+    const tl_call *call = x->cpu.call;
+    const int64_t to = key + TL_AHEAD, past = x->span + x->span_keys;
+    return to < past ? tl_rows_ahead(&x->cpu, &call->k, x->cpu.kv_head, x->d, to, n)
+                     : tl_rows_ahead(&x->cpu, &call->v, x->cpu.kv_head, x->dv, x->span + (to - past), n);
+}
+
+/* What follows n rows of V. */
+TL_INLINE tl_ahead tl_ahead_of_values(const tl_operands *x, int64_t key, int32_t n)
+{
+    const tl_call *call = x->cpu.call;
+    const int64_t to = key + TL_AHEAD, past = x->span + x->span_keys;
+    return to < past ? tl_rows_ahead(&x->cpu, &call->v, x->cpu.kv_head, x->dv, to, n)
+                     : tl_rows_ahead(&x->cpu, &call->k, x->ahead_head, x->d, x->span + x->ahead + (to - past), n);
+}
+
+/* Asks for the next n of them. */
+TL_INLINE void tl_fetch_ahead(tl_ahead *h, int32_t n)
+{
+    for (; n > 0 && h->rows > 0; n--, h->rows--, h->row += h->stride)
+        TL_UNROLL_4 for (int32_t i = 0; i < h->bytes; i += 64)
+            __builtin_prefetch(h->row + i, 0, 2); /* to the second level */
 }
 
 #endif

@@ -96,10 +96,12 @@ typedef struct {
     int32_t q_stride, o_stride; /* d and dv, rounded up to whole panels */
     float factor;  /* the products leave q . k times this: the logit, where only a factor stands between; else 1 */
     int64_t first; /* packed key */
-    int64_t span;  /* first key of the span that has arrived */
-    int64_t ahead; /* from there to that of the span after it; past the last key where there is none */
-    float *q;      /* [rows][q_stride] the task's queries */
-    float *token;  /* [max(q_stride, o_stride)] scratch: a row as floats */
+    int64_t span;  /* first key of the span that has arrived, and how many it has */
+    int64_t span_keys;
+    int64_t ahead;      /* from there to that of the span after it; past the last key where there is none */
+    int32_t ahead_head; /* whose KV head that is: behind a task's last span, the next task's */
+    float *q;           /* [rows][q_stride] the task's queries */
+    float *token;       /* [max(q_stride, o_stride)] scratch: a row as floats */
     tl_woven *woven;
 } tl_operands;
 

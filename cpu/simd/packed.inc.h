@@ -47,7 +47,7 @@ typedef struct {
         tl_scores *s;
         tl_span span;
         int32_t rb;
-        int32_t made; /* their products are there */
+        int32_t made;     /* their products are there */
         int32_t finished; /* and rows of scores */
     } asked;
     struct { /* weights that are being made */
@@ -156,12 +156,30 @@ TL_INLINE void tl_begin(tl_ctx *x, tl_acc *acc)
 TL_INLINE void tl_prefetch(tl_ctx *x, tl_span span)
 {
     x->in.ahead = (int64_t)span.first * x->in.cpu.task.tile_keys - x->in.span;
+    x->in.ahead_head = x->in.cpu.kv_head;
+}
+
+/* Behind the task's last span: where the next task is likely to begin. Where keys are split that is the last span of the
+ * split behind this one, or of the next KV head's first. */
+static void tl_expect_next_task(tl_ctx *x)
+{
+    const tl_task *t = tl_task_of(x);
+    const int64_t tiles = tl_ceil_div(x->in.cpu.seq->lk, t->tile_keys), each = (int64_t)t->tile_past - t->tile_begin;
+    const int same = t->split + 1 < t->splits && t->tile_past < tiles;
+    const int64_t past = tl_min64(same ? t->tile_past + each : each, tiles);
+    x->in.ahead_head = x->in.cpu.kv_head + !same;
+    x->in.ahead = x->in.cpu.seq->lk; /* nothing, unless */
+    if (past > 0 && x->in.ahead_head < x->in.cpu.call->shape.heads_k)
+        x->in.ahead = (past - 1) / TL_SPAN_MAX * TL_SPAN_MAX * t->tile_keys;
+    x->in.ahead -= x->in.span;
 }
 
 static void tl_arrive(tl_ctx *x, tl_span span)
 {
-    x->in.span = (int64_t)span.first * x->in.cpu.task.tile_keys;
-    x->in.ahead = x->in.cpu.seq->lk;
+    const int32_t tile = x->in.cpu.task.tile_keys;
+    x->in.span = (int64_t)span.first * tile;
+    x->in.span_keys = tl_min64((int64_t)span.count * tile, x->in.cpu.seq->lk - x->in.span);
+    tl_expect_next_task(x); /* until tl_prefetch knows of a further span */
     if (!tl_packs_on_arrival(&x->in.cpu.call->shape)) return;
     const int64_t first = (int64_t)span.first * 64, past = tl_round_up(x->in.cpu.seq->lk, TL_PANEL);
     x->in.first = first;

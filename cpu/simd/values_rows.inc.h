@@ -88,12 +88,17 @@ TL_INLINE void tl_value_tile(const int R, const int C, const int32_t dtype, cons
 
 /* All channels: in tiles as wide as the registers allow, then ever half of that, then what is left of a vector. */
 TL_INLINE void tl_value_tiles(const int R, const int32_t dtype, const unsigned char *v, int64_t stride,
-                              const float *scale, const float *p, int32_t n, int32_t dv, float *o, int64_t o_stride)
+                              const float *scale, const float *p, int32_t n, int32_t dv, float *o, int64_t o_stride,
+                              tl_ahead *ahead)
 {
     const int most = TL_FEW_TILE / R < TL_MOST_VECTORS ? TL_FEW_TILE / R : TL_MOST_VECTORS;
+    const int32_t share = (n * most * TL_LANES + dv - 1) / dv; /* of the rows ahead for each tile */
     int32_t c = 0;
-    for (; c + most * TL_LANES <= dv; c += most * TL_LANES)
+    for (; c + most * TL_LANES <= dv; c += most * TL_LANES) {
+        tl_fetch_ahead(ahead, share);
         tl_value_tile(R, most, dtype, v, stride, scale, p, n, c, TL_LANES, o, o_stride);
+    }
+    tl_fetch_ahead(ahead, n);
     if (most > 4 && c + 4 * TL_LANES <= dv) {
         tl_value_tile(R, 4, dtype, v, stride, scale, p, n, c, TL_LANES, o, o_stride);
         c += 4 * TL_LANES;
@@ -111,15 +116,16 @@ TL_INLINE void tl_value_tiles(const int R, const int32_t dtype, const unsigned c
 
 #define TL_VALUE_ROWS(dtype)                                                                                           \
     TL_CALL void tl_value_rows_##dtype(const tl_operands *x, int32_t rows, const float *p, const unsigned char *v,     \
-                                       int64_t stride, const float *scale, int32_t n, float *o)                        \
+                                       int64_t stride, const float *scale, int32_t n, float *o, tl_ahead *ahead)       \
     {                                                                                                                  \
         for (int32_t r = 0, m; r < rows; r += m, p += m * TL_SCORE_STRIDE, o += (int64_t)m * x->o_stride) {            \
             m = tl_few_tile(rows - r);                                                                                 \
             switch (m) {                                                                                               \
-            case 8: tl_value_tiles(TL_FEW_TILE / 2, dtype, v, stride, scale, p, n, x->dv, o, x->o_stride); break;      \
-            case 4: tl_value_tiles(4, dtype, v, stride, scale, p, n, x->dv, o, x->o_stride); break;                    \
-            case 2: tl_value_tiles(2, dtype, v, stride, scale, p, n, x->dv, o, x->o_stride); break;                    \
-            default: tl_value_tiles(1, dtype, v, stride, scale, p, n, x->dv, o, x->o_stride);                          \
+            case 8: tl_value_tiles(TL_FEW_TILE / 2, dtype, v, stride, scale, p, n, x->dv, o, x->o_stride, ahead);      \
+                break;                                                                                                 \
+            case 4: tl_value_tiles(4, dtype, v, stride, scale, p, n, x->dv, o, x->o_stride, ahead); break;             \
+            case 2: tl_value_tiles(2, dtype, v, stride, scale, p, n, x->dv, o, x->o_stride, ahead); break;             \
+            default: tl_value_tiles(1, dtype, v, stride, scale, p, n, x->dv, o, x->o_stride, ahead);                   \
             }                                                                                                          \
         }                                                                                                              \
     }
@@ -138,13 +144,14 @@ static void tl_value_chunk(const tl_operands *x, int32_t rows, const float *p, i
     const unsigned char *row = tl_row(v, c->seq->batch, c->seq->k_start, key, c->kv_head);
     const int64_t stride = v->seq * tl_dtype_bytes(v->dtype);
     float scale[TL_VALUE_CHUNK];
+    tl_ahead ahead = tl_ahead_of_values(x, key, n);
     for (int32_t k = 0; v->dtype == TL_I8 && k < n; k++)
         scale[k] = tl_value_scale(c->call, c->seq, c->kv_head, key + k);
     switch (v->dtype) {
-    case TL_F32: tl_value_rows_TL_F32(x, rows, p, row, stride, scale, n, o); break;
-    case TL_F16: tl_value_rows_TL_F16(x, rows, p, row, stride, scale, n, o); break;
-    case TL_BF16: tl_value_rows_TL_BF16(x, rows, p, row, stride, scale, n, o); break;
-    default: tl_value_rows_TL_I8(x, rows, p, row, stride, scale, n, o); break;
+    case TL_F32: tl_value_rows_TL_F32(x, rows, p, row, stride, scale, n, o, &ahead); break;
+    case TL_F16: tl_value_rows_TL_F16(x, rows, p, row, stride, scale, n, o, &ahead); break;
+    case TL_BF16: tl_value_rows_TL_BF16(x, rows, p, row, stride, scale, n, o, &ahead); break;
+    default: tl_value_rows_TL_I8(x, rows, p, row, stride, scale, n, o, &ahead); break;
     }
 }
 
@@ -166,10 +173,6 @@ static void tl_values_run(const tl_operands *x, const tl_values *v, int32_t rows
     const int32_t keys = tl_least(n, c->seq->lk - key);
     for (int32_t i = 0; i < keys;) {
         const int32_t m = tl_unmarked(v, at + i, tl_least(TL_VALUE_CHUNK, keys - i));
-        if (i + m < keys)
-            tl_prefetch_rows(c, &c->call->v, x->dv, key + i + m, tl_least(TL_VALUE_CHUNK, keys - i - m), 0);
-        else
-            tl_prefetch_rows(c, &c->call->k, x->d, x->span + x->ahead, TL_PANEL, 1);
         if (m > 0) tl_value_chunk(x, rows, p + i, key + i, m, o);
         i += m > 0 ? m : 1; /* a mark */
     }
