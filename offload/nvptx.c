@@ -28,7 +28,6 @@ static tlamp_status check_policy(const tlamp_policy *policy, tlamp_error *err)
     UNSUPPORTED_IF(policy->pv != TLAMP_PV_AUTO, "policy.pv",
                    "P V other than AUTO, which is P in V's type, sums in f32");
     if (policy->kind == TLAMP_POLICY_HIGH) return TLAMP_OK;
-    UNSUPPORTED_IF(policy->quantise != TLAMP_QUANTISE_ONCE, "policy.quantise", "quantising on the fly");
     UNSUPPORTED_IF(policy->hadamard, "policy.hadamard", "rotation of queries and keys");
     return TLAMP_OK;
 }
@@ -47,8 +46,15 @@ static int32_t tile_rows(const tlamp_problem *p)
     return any ? TL_DEVICE_ROWS : p->policy->block_m;
 }
 
-static tlamp_status check_problem(const tlamp_problem *p, tlamp_error *err)
+/* Parts of the keys: what the plan says. A state in f16 is not joined. */
+static int32_t splits_of(const tlamp_plan *plan)
 {
+    return plan->policy.state == TLAMP_STATE_F16 ? 1 : plan->shape.splits;
+}
+
+static tlamp_status check_problem(const tlamp_plan *plan, tlamp_error *err)
+{
+    const tlamp_problem *p = &plan->problem;
     static const char *const narrow = "only f16 or bf16, the same for q, k and v: others would be narrowed";
     UNSUPPORTED_IF(p->q_dtype != TLAMP_F16 && p->q_dtype != TLAMP_BF16, "q_dtype",
                    "types other than f16 and bf16, which would be narrowed");
@@ -59,19 +65,21 @@ static tlamp_status check_problem(const tlamp_problem *p, tlamp_error *err)
     UNSUPPORTED_IF(p->head_dim_v > WIDEST, "head_dim_v", "head dimensions above 256");
     UNSUPPORTED_IF(p->num_policies > 1, "num_policies", "a policy per head");
     UNSUPPORTED_IF(p->page_size, "page_size", "paged caches");
-    UNSUPPORTED_IF(p->num_splits > 1, "num_splits", "splits of the keys");
+    UNSUPPORTED_IF(p->num_splits > 1 && p->policy->state == TLAMP_STATE_F16, "num_splits",
+                   "splits of the keys with a state in f16");
     UNSUPPORTED_IF(p->max_seqlen_q >= 1 << 24, "max_seqlen_q", "2^24 queries or more");
     UNSUPPORTED_IF(p->max_seqlen_k >= (int64_t)tile_keys(p) << 15, "max_seqlen_k", "2^15 key tiles or more");
     const int64_t heads = tl_max64(p->num_heads_q, 1);
     UNSUPPORTED_IF(p->batch > (1 << 30) / heads /
-                                  (tl_ceil_div(p->max_seqlen_q, tile_rows(p)) + tl_ceil_div(p->max_seqlen_k, 64) + 1),
+                                  (tl_ceil_div(p->max_seqlen_q, tile_rows(p)) * splits_of(plan) +
+                                   tl_ceil_div(p->max_seqlen_k, 64) + 1),
                    "batch", "2^30 blocks or more");
     return check_policy(p->policy, err);
 }
 
 static tlamp_status check(const tlamp_plan *plan, const tlamp_tensors *tensors, tlamp_error *err)
 {
-    const tlamp_status s = check_problem(&plan->problem, err);
+    const tlamp_status s = check_problem(plan, err);
     if (s) return s;
     UNSUPPORTED_IF(tensors->counters, "counters", "counters");
     return TLAMP_OK;
@@ -85,7 +93,7 @@ static int is_aligned(const void *data, const tlamp_strides *s, int64_t batch, i
 }
 
 /* Does the kernel for plain problems run it? The tensors' place aside. */
-static int is_plain(const tlamp_problem *p)
+static int is_plain(const tlamp_problem *p, int32_t splits)
 {
     const tlamp_policy *y = p->policy;
     const int shape = p->head_dim_v == p->head_dim_qk && (p->head_dim_qk == 64 || p->head_dim_qk == 128) &&
@@ -96,8 +104,9 @@ static int is_plain(const tlamp_problem *p)
     const int scale = p->softmax_scale > 0x1p-60f && p->softmax_scale < 0x1p60f;
     const int blocks = y->block_m == TL_DEVICE_ROWS && y->block_n == TL_DEVICE_KEYS &&
                        y->quant_block_q == TL_DEVICE_ROWS && y->quant_block_k == TL_DEVICE_KEYS &&
-                       y->scales == TLAMP_SCALES_BLOCK && !y->smooth_k;
-    return shape && scores && scale && y->state == TLAMP_STATE_F32 && (y->kind == TLAMP_POLICY_HIGH || blocks);
+                       y->scales == TLAMP_SCALES_BLOCK && !y->smooth_k && y->quantise == TLAMP_QUANTISE_ONCE;
+    return shape && scores && scale && splits == 1 && y->state == TLAMP_STATE_F32 &&
+           (y->kind == TLAMP_POLICY_HIGH || blocks);
 }
 
 /* ------------------------------------------------------------------------------------------------ sequences */
@@ -188,11 +197,24 @@ static void lay_out(tl_device_call *c, const tlamp_problem *p, tl_arena *a)
     const int64_t queries = p->num_heads_q * most_q_blocks(p) * TL_DEVICE_ROWS;
     const int64_t keys = p->num_heads_k * most_k_blocks(p) * TL_DEVICE_KEYS,
                   row = tl_round_up(p->head_dim_qk, CODE_ROW);
-    const int smooth = p->policy->smooth_k, scattered = p->has_bool_mask || p->has_bias;
+    const int smooth = p->policy->smooth_k, scattered = p->has_bool_mask || p->has_bias,
+              fly = p->policy->quantise == TLAMP_QUANTISE_FLY;
     c->sequences = tl_take_array(a, p->batch, sizeof *c->sequences);
+    if (c->splits > 1) {
+        const int64_t rows = p->varlen ? p->total_q : p->batch * p->max_seqlen_q,
+                      parts = rows * p->num_heads_q * c->splits;
+        c->part_o = tl_take_array(a, parts, sizeof(float) * (size_t)p->head_dim_v);
+        c->part_m = tl_take_array(a, parts, sizeof(float));
+        c->part_l = tl_take_array(a, parts, sizeof(float));
+    }
     if (!takes_codes(p)) return;
-    c->q_codes = tl_take_array(a, queries, (size_t)row);
-    c->k_codes = tl_take_array(a, keys, (size_t)row);
+    if (fly) {
+        c->q_inverse = tl_take_array(a, queries, sizeof(float));
+        c->k_inverse = tl_take_array(a, keys, sizeof(float));
+    } else {
+        c->q_codes = tl_take_array(a, queries, (size_t)row);
+        c->k_codes = tl_take_array(a, keys, (size_t)row);
+    }
     c->q_scale = tl_take_array(a, queries, sizeof(float));
     c->k_scale = tl_take_array(a, keys, sizeof(float));
     c->q_flags = tl_take_array(a, queries / 16, 1);
@@ -217,21 +239,23 @@ static void lay_out_plain(tl_device_call *c, const tlamp_problem *p, tl_arena *a
 
 static size_t workspace_bytes(const tlamp_plan *plan)
 {
-    if (check_problem(&plan->problem, NULL)) return 0;
-    tl_device_call c;
+    tl_device_call c = {.splits = splits_of(plan)};
     tl_arena a = {NULL, 0};
     lay_out(&c, &plan->problem, &a); /* not less than the plain kernel's */
     return a.used;
 }
 
-static tlamp_status no_memory(size_t bytes, tlamp_error *err)
+static int supports(const tlamp_plan *plan, size_t *bytes)
 {
-    return tl_fail(err, TLAMP_OUT_OF_MEMORY, "device", "no device memory for %zu bytes", bytes);
+    const int yes = check_problem(plan, NULL) == TLAMP_OK;
+    *bytes = yes ? workspace_bytes(plan) : 0;
+    return yes;
 }
 
 /* ------------------------------------------------------------------------------------------------ launches */
 
-static tl_device_call make_call(const tlamp_problem *p, const tlamp_tensors *t, int32_t device)
+/* p: the plan's problem, or that of the copy of its tensors. */
+static tl_device_call make_call(const tlamp_plan *plan, const tlamp_problem *p, const tlamp_tensors *t, int32_t device)
 {
     const tlamp_policy *y = p->policy;
     const int packed = p->varlen;
@@ -288,14 +312,14 @@ static tl_device_call make_call(const tlamp_problem *p, const tlamp_tensors *t, 
     c.scales_f16 = y->scales == TLAMP_SCALES_BLOCK_F16;
     c.softmax_scale = p->softmax_scale;
     c.softcap = p->softcap;
+    c.rows_each = packed ? 0 : (int32_t)p->max_seqlen_q;
+    c.splits = splits_of(plan);
+    c.split_keys = plan->shape.split_tiles * plan->shape.tile_keys;
+    c.split_tile = (int32_t)tl_max64(plan->shape.tile_keys, c.tile_keys); /* one is a multiple of the other */
     return c;
 }
 
-static tlamp_status launched(int on_host, tlamp_error *err)
-{
-    return on_host ? tl_fail(err, TLAMP_DEVICE_ERROR, "device", "the OpenMP runtime could not launch the kernel")
-                   : TLAMP_OK;
-}
+static tlamp_status launched(int on_host, tlamp_error *err) { return on_host ? tl_not_launched(err) : TLAMP_OK; }
 
 static tlamp_status launch_plain(tl_device_call *c, int int8, tlamp_error *err)
 {
@@ -354,7 +378,7 @@ static tlamp_status set_sequences(tl_device_call *c, const tlamp_problem *p, con
     c->all_k_blocks = all.k_blocks * times;
     if (table && omp_target_memcpy((void *)(uintptr_t)c->sequences, table, sizeof *table * (size_t)p->batch, 0, 0,
                                    c->device, omp_get_initial_device()))
-        status = tl_fail(err, TLAMP_DEVICE_ERROR, "device", "a copy failed");
+        status = tl_copy_failed(err);
     if (!table) c->sequences = NULL;
     free(table);
     return status;
@@ -370,7 +394,7 @@ static tlamp_status run(tl_device_call *c, const tlamp_problem *p, const tlamp_t
     c->unaligned = !is_aligned(c->q, &q, batches, lq, p->num_heads_q) |
                    !is_aligned(c->k, &k, batches, lk, p->num_heads_k) << 1 |
                    !is_aligned(c->v, &v, batches, lk, p->num_heads_k) << 2;
-    int plain = is_plain(p) && !c->unaligned && is_aligned(c->o, &o, batches, lq, c->heads_q);
+    int plain = is_plain(p, c->splits) && !c->unaligned && is_aligned(c->o, &o, batches, lq, c->heads_q);
     for (int64_t b = 0; b < p->batch && takes_words(p); b++) plain &= words_in_row(p, t, b) <= 1;
     tl_arena a = {work, 0};
     if (plain)
@@ -388,13 +412,12 @@ static tlamp_status run_device_memory(const tlamp_plan *plan, const tlamp_tensor
 {
     const size_t need = workspace_bytes(plan);
     void *own = NULL;
-    if (workspace && bytes < need)
-        return tl_fail(err, TLAMP_WORKSPACE_TOO_SMALL, "workspace_bytes", "%zu: the device needs %zu", bytes, need);
-    const int bare = is_plain(&plan->problem) && !takes_codes(&plan->problem);
-    tl_device_call c = make_call(&plan->problem, t, device);
+    if (bytes < need) workspace = NULL;
+    tl_device_call c = make_call(plan, &plan->problem, t, device);
+    const int bare = is_plain(&plan->problem, c.splits) && !takes_codes(&plan->problem);
     if (!workspace && !(bare && are_alike(&plan->problem, t))) {
         own = workspace = omp_target_alloc(need, device);
-        if (!own) return no_memory(need, err);
+        if (!own) return tl_no_device_memory(need, err);
     }
     const tlamp_status s = run(&c, &plan->problem, t, workspace, err);
     if (own) omp_target_free(own, device);
@@ -618,17 +641,17 @@ static tlamp_status run_host_memory(const tlamp_plan *plan, const tlamp_tensors 
     unsigned char *there = here ? omp_target_alloc(bytes, device) : NULL;
     tlamp_status status = TLAMP_OK;
     if (!there) {
-        status = no_memory(bytes, err);
+        status = tl_no_device_memory(bytes, err);
     } else {
         tlamp_problem p = plan->problem;
         tlamp_tensors t = *tensors;
         describe_copy(&p, &t, &s, there);
         gather_all(&s, &plan->problem, tensors, here);
         int failed = s.o_at && omp_target_memcpy(there, here, s.o_at, 0, 0, device, host);
-        tl_device_call c = make_call(&p, &t, device);
+        tl_device_call c = make_call(plan, &p, &t, device);
         if (!failed) status = run(&c, &p, &t, there + work / 64 * 64, err);
         if (!failed && !status) failed = omp_target_memcpy(here, there, s.bytes - s.o_at, s.o_at, s.o_at, host, device);
-        if (failed) status = tl_fail(err, TLAMP_DEVICE_ERROR, "device", "a copy failed");
+        if (failed) status = tl_copy_failed(err);
         if (!status) {
             move_all(&s.o, here + s.o_at, 1);
             move_all(&s.lse, here + s.lse_at, 1);
@@ -654,4 +677,4 @@ static tlamp_status execute(const tlamp_plan *plan, const tlamp_tensors *tensors
 }
 
 extern const tl_backend tl_nvptx_backend;
-const tl_backend tl_nvptx_backend = {"nvptx", workspace_bytes, execute};
+const tl_backend tl_nvptx_backend = {"nvptx", supports, execute};

@@ -24,7 +24,7 @@ typedef struct {
 /* A launch: type and name of each field. Strides are in elements. The kernels for plain problems take the first list only.
  *
  * Quantised operands (ALGORITHMS A2): codes [head][tokens of all sequences, each rounded up to blocks][d], zeros behind the
- * last token. Plain kernels have one scale per 128 queries and per 64 keys, negative where the block holds a NaN or Inf and
+ * last token; NULL where a general kernel makes them of the tile it has loaded. Plain kernels have one scale per 128 queries and per 64 keys, negative where the block holds a NaN or Inf and
  * has no codes. The general ones have a scale per token, and flags: 1 where one of 16 tokens holds a NaN or Inf.
  * Tiles with such tokens are computed high. */
 #define TL_PLAIN_POINTERS q, k, v, o, lse, q_codes, q_scale, k_codes, k_scale, words, sequences
@@ -72,14 +72,21 @@ typedef struct {
     X(uint32_t, group_inverse)                                                                                         \
     X(float, logit_scale) /* softmax_scale * log2(e) */
 
-#define TL_GENERAL_POINTERS q_mean, q_flags, k_flags, q_seen, k_seen, mean, bool_mask, bias, alibi, sinks
+#define TL_GENERAL_POINTERS                                                                                            \
+    q_inverse, k_inverse, q_mean, q_flags, k_flags, q_seen, k_seen, mean, part_o, part_m, part_l, bool_mask, bias,     \
+        alibi, sinks
 #define TL_GENERAL_FIELDS(X)                                                                                           \
+    X(float *, q_inverse) /* per token, what makes its codes; 0: they are 0. NULL where they are made before */        \
+    X(float *, k_inverse)                                                                                              \
     X(float *, q_mean) /* q . mean of K; NULL without smooth_k */                                                      \
     X(uint8_t *, q_flags)                                                                                              \
     X(uint8_t *, k_flags)                                                                                              \
     X(uint8_t *, q_seen) /* per head and token: it sees a key; NULL: as geometry says */                               \
     X(uint8_t *, k_seen) /* per KV head and token: some row sees it */                                                 \
     X(float *, mean)     /* [batch][KV head][head_dim] of K over the keys that are seen; NULL without smooth_k */      \
+    X(float *, part_o)   /* what the parts of split keys leave: [row of all][query head][part][dv] */                  \
+    X(float *, part_m)                                                                                                 \
+    X(float *, part_l) /* its sign: V held a NaN or Inf there */                                                       \
     X(const uint8_t *, bool_mask)                                                                                      \
     X(const void *, bias)                                                                                              \
     X(const float *, alibi)                                                                                            \
@@ -107,6 +114,10 @@ typedef struct {
     X(int32_t, quant_q)      /* queries of a scale; 0: one for each */                                                 \
     X(int32_t, quant_k)                                                                                                \
     X(int32_t, scales_f16) /* block scales are stored in f16 */                                                        \
+    X(int32_t, rows_each)  /* rows of each sequence; 0: they are packed */                                             \
+    X(int32_t, splits)     /* parts of the keys, each a block of its own; a second launch joins them */                \
+    X(int32_t, split_keys) /* keys of a part; 0: as many whole split_tiles as make `splits` parts of a sequence */     \
+    X(int32_t, split_tile)                                                                                             \
     X(float, softmax_scale)                                                                                            \
     X(float, softcap)
 

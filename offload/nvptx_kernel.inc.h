@@ -33,6 +33,7 @@ enum {
     PITCH16 = TL_D * 2, /* bytes of a row of 16-bit elements and of codes in shared memory */
     PITCH8 = TL_D,
     STAGE = KEYS * PITCH16,
+    SPLITS = TL_GENERAL && !TL_STATE_F16, /* keys may be split */
     SHARED_BYTES = BLOCK_ROWS * PITCH16 + 4 * STAGE + (TL_ROUTED ? BLOCK_ROWS * PITCH8 : 0)
 };
 
@@ -174,6 +175,7 @@ typedef struct {
     int32_t code_row;                 /* bytes of a row of codes */
     int32_t chunk_row8, chunk_there8; /* where this lane's copies of codes begin; 0: not in a row */
     float q_scales[2], q_means[2];    /* of the lane's rows, without logit_scale */
+    uint32_t was_bad;                 /* bad, of the run before */
 #endif
 } tl_ctx;
 
@@ -240,6 +242,9 @@ TL_INLINE void tl_begin(tl_ctx *x, tl_acc *acc)
     x->filled_scale = 0.f;
 }
 
+/* A row that saw nothing: 0 + log 0. */
+TL_INLINE float lse_of(float m, float l) { return (tl_reference(m) + tl_log2_fast(l)) * TL_LN2; }
+
 #if TL_GENERAL
 #include "nvptx_general.inc.h"
 #else
@@ -278,6 +283,9 @@ TL_INLINE void tl_arrive(tl_ctx *x, tl_span span)
     tl_copies_wait();
     tl_barrier();
     if (x->scrub) scrub_values(x);
+#if TL_GENERAL
+    if (span.route == TL_INT8 && x->a->k_inverse) quantise_keys(x, span.first * x->task.keys);
+#endif
     x->first_copy = 0;
     x->fill = x->use ^ STAGE;
     x->used_scale = x->filled_scale;
@@ -611,9 +619,15 @@ TL_INLINE void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[
         const int32_t row = row_of(x, r);
 #if TL_GENERAL
         if (row >= x->rows_end) continue;
+        if (holds_bad_value(acc, r, l[r])) x->bad |= 1u << r;
+        if (SPLITS && x->a->splits > 1) {
+            store_part(x, acc, r, row, m[r], l[r]);
+            continue;
+        }
         store_row(x, acc, r, row, l[r]);
 #else
         if (row >= x->lq) continue;
+        if (holds_bad_value(acc, r, l[r])) x->bad |= 1u << r;
         const float inverse = l[r] == 0.f ? 0.f : 1.f / l[r];
         uint16_t *o = x->o + row * x->a->o_seq + (x->lane & 3) * 2;
         TL_FULLY
@@ -621,9 +635,7 @@ TL_INLINE void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[
             *(TL_GLOBAL_SPACE uint32_t *)(o + d * 8) = tl_pack_half(acc->o[r / 2][d][r % 2 * 2] * inverse,
                                                                     acc->o[r / 2][d][r % 2 * 2 + 1] * inverse);
 #endif
-        if (holds_bad_value(acc, r, l[r])) x->bad |= 1u << r;
-        if (x->a->lse && (x->lane & 3) == 0) /* a row that saw nothing: 0 + log 0 */
-            x->lse[row * x->a->lse_seq] = ((m[r] == TL_NEVER ? 0.f : m[r]) + tl_log2_fast(l[r])) * TL_LN2;
+        if (x->a->lse && (x->lane & 3) == 0) x->lse[row * x->a->lse_seq] = lse_of(m[r], l[r]);
     }
 }
 
@@ -831,11 +843,13 @@ TL_INLINE void run(const launch *a) { attend_well(a, tl_block()); }
 /* The rows of the lane that hold a NaN or Inf of V's; bad: those of the run before. */
 TL_INLINE uint32_t attend(const launch *a, int32_t scrub, uint32_t bad)
 {
-    const int32_t head = tl_block() / a->all_row_tiles, row_tile = tl_block() - head * a->all_row_tiles;
+    const int32_t split = tl_block() % a->splits, block = tl_block() / a->splits;
+    const int32_t head = block / a->all_row_tiles, row_tile = block - head * a->all_row_tiles;
     const int32_t kv_head = head / a->group_heads, chunk = tl_thread() % (TL_D / 8), chunk8 = tl_thread() % (TL_D / 16);
     tl_ctx x;
     x.a = a;
     x.scrub = scrub;
+    x.was_bad = bad;
     x.seq = sequence_of(a, row_tile, OF_ROW_TILES);
     const tl_device_sequence *s = &x.seq;
     const int32_t tiles = (s->lq + a->tile_rows - 1) / a->tile_rows;
@@ -855,14 +869,17 @@ TL_INLINE uint32_t attend(const launch *a, int32_t scrub, uint32_t bad)
     x.value_bytes = value_bytes < 0 ? 0 : value_bytes < 16 ? value_bytes : 16;
     x.k = a->k + s->batch * a->k_batch + kv_head * a->k_head + (s->k_start + x.chunk_row) * a->k_seq + chunk * 8;
     x.v = a->v + s->batch * a->v_batch + kv_head * a->v_head + (s->k_start + x.chunk_row) * a->v_seq + chunk * 8;
-    x.lse = a->lse ? a->lse + s->batch * a->lse_batch + head * a->lse_head + s->q_start * a->lse_seq : NULL;
+    x.lse = lse_rows(a, s, head);
     x.q_scale = 1.f;
     copy16_part(tl_shared_base() + x.to16,
                 a->q + s->batch * a->q_batch + head * a->q_head + (s->q_start + row + x.chunk_row) * a->q_seq +
                     chunk * 8,
                 a->q_seq, BLOCK_ROWS, x.chunk_row, x.rows_end - row, x.chunk_bytes, a->unaligned & 1);
 
-    const int32_t begin = row_begins(s, row), end = row_ends(s, x.rows_end - 1);
+    const int32_t part = part_keys(a, s->lk), part_begin = split * part, part_end = part_begin + part;
+    const int32_t row_begin = row_begins(s, row), row_end = row_ends(s, x.rows_end - 1);
+    const int32_t begin = row_begin > part_begin ? row_begin : part_begin,
+                  end = row_end < part_end ? row_end : part_end;
     const int32_t warp_last = x.row0 + WARP_ROWS < x.rows_end ? x.row0 + WARP_ROWS - 1 : x.rows_end - 1;
     x.task.keys = a->tile_keys;
     x.task.tile_low = tl_uniform(begin / a->tile_keys);
@@ -876,10 +893,14 @@ TL_INLINE uint32_t attend(const launch *a, int32_t scrub, uint32_t bad)
     if (a->int8) {
         const int64_t q_token = ((int64_t)head * a->all_q_blocks + s->q_blocks) * TL_DEVICE_ROWS;
         const int64_t k_token = ((int64_t)kv_head * a->all_k_blocks + s->k_blocks) * TL_DEVICE_KEYS;
-        const int8_t *q8 = a->q_codes + (q_token + row + x.chunk_row8) * x.code_row + chunk8 * 16;
-        copy8_part(x.values + 2 * STAGE + x.to8, q8, x.code_row, BLOCK_ROWS, x.chunk_row8,
-                   x.chunk_there8 ? x.rows_end - row : 0);
-        x.k8 = a->k_codes + (k_token + x.chunk_row8) * x.code_row + chunk8 * 16;
+        if (a->k_inverse)
+            quantise_queries(&x, a->q_inverse + q_token + row, x.rows_end - row);
+        else {
+            const int8_t *q8 = a->q_codes + (q_token + row + x.chunk_row8) * x.code_row + chunk8 * 16;
+            copy8_part(x.values + 2 * STAGE + x.to8, q8, x.code_row, BLOCK_ROWS, x.chunk_row8,
+                       x.chunk_there8 ? x.rows_end - row : 0);
+            x.k8 = a->k_codes + (k_token + x.chunk_row8) * x.code_row + chunk8 * 16;
+        }
         x.k_scale = a->k_scale + k_token;
         x.task.flags = a->k_flags + k_token / 16;
         x.task.int8 = tl_uniform(rows_are_finite(a->q_flags + q_token / 16, row, x.rows_end));
@@ -892,7 +913,7 @@ TL_INLINE uint32_t attend(const launch *a, int32_t scrub, uint32_t bad)
         }
     }
     tl_tile_loop(&x);
-    if (scrub && tl_vote_any(bad != 0)) rows_again(&x, bad);
+    if (scrub && a->splits == 1 && tl_vote_any(bad != 0)) rows_again(&x, bad);
     return x.bad;
 }
 
@@ -907,6 +928,24 @@ TL_INLINE void run(const launch *a)
         bad = found;
     }
 }
+
+#if !TL_STATE_F16
+/* The rows of one row tile of one head, each by a warp. */
+TL_INLINE void run_merge(const launch *a)
+{
+    const int32_t head = tl_block() / a->all_row_tiles, row_tile = tl_block() - head * a->all_row_tiles;
+    tl_ctx x;
+    x.a = a;
+    x.head = head;
+    x.lane = tl_thread() % 32;
+    x.seq = sequence_of(a, row_tile, OF_ROW_TILES);
+    x.diagonal = x.seq.diagonal;
+    x.lse = lse_rows(a, &x.seq, head);
+    const int32_t row = (row_tile - x.seq.row_tiles) * a->tile_rows;
+    const int32_t end = row + a->tile_rows < x.seq.lq ? row + a->tile_rows : x.seq.lq;
+    for (int32_t i = row + tl_thread() / 32; i < end; i += WARPS) merge_row(&x, i);
+}
+#endif
 #endif
 #pragma omp end declare target
 #else
@@ -915,22 +954,40 @@ static void run(const launch *a)
     (void)a;
     ran_on_host = 1;
 }
+#if TL_GENERAL && !TL_STATE_F16
+static void run_merge(const launch *a)
+{
+    (void)a;
+    ran_on_host = 1;
+}
+#endif
 #endif
 
 int TL_LAUNCH(const tl_device_call *call)
 {
-    const int32_t blocks = call->heads_q * call->all_row_tiles;
+    const int32_t row_tiles = call->heads_q * call->all_row_tiles;
     TL_PLAIN_FIELDS(TL_CAPTURE)
 #if TL_GENERAL
     TL_GENERAL_FIELDS(TL_CAPTURE)
+    const int32_t blocks = row_tiles * splits;
 #pragma omp target teams ompx_bare num_teams(blocks) thread_limit(THREADS) device(call->device)                        \
     is_device_ptr(TL_PLAIN_POINTERS, TL_GENERAL_POINTERS) ompx_dyn_cgroup_mem(SHARED_BYTES)
     {
         const launch a = {TL_PLAIN_FIELDS(TL_PASS) TL_GENERAL_FIELDS(TL_PASS)};
         run(&a);
     }
+#if !TL_STATE_F16
+    if (splits > 1) {
+#pragma omp target teams ompx_bare num_teams(row_tiles) thread_limit(THREADS) device(call->device)                     \
+    is_device_ptr(TL_PLAIN_POINTERS, TL_GENERAL_POINTERS)
+        {
+            const launch a = {TL_PLAIN_FIELDS(TL_PASS) TL_GENERAL_FIELDS(TL_PASS)};
+            run_merge(&a);
+        }
+    }
+#endif
 #else
-#pragma omp target teams ompx_bare num_teams(blocks) thread_limit(THREADS) device(call->device)                        \
+#pragma omp target teams ompx_bare num_teams(row_tiles) thread_limit(THREADS) device(call->device)                     \
     is_device_ptr(TL_PLAIN_POINTERS) ompx_dyn_cgroup_mem(SHARED_BYTES)
     {
         const launch a = {TL_PLAIN_FIELDS(TL_PASS)};

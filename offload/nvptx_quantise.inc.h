@@ -46,8 +46,8 @@ typedef struct {
     const uint8_t *seen; /* or NULL */
     const float *mean;   /* to be taken off; NULL: none */
     int32_t unit;        /* tokens of a scale; 0: one each */
-    int8_t *codes;       /* of its first token, as the next ones */
-    float *scale;
+    int8_t *codes;       /* of its first token, as the next ones; NULL: not wanted, but the inverse is */
+    float *scale, *inverse;
     uint8_t *flags;
 } operand;
 
@@ -100,7 +100,7 @@ TL_INLINE void quantise(const tl_general_launch *a, const operand *o, int32_t be
         const tl_quant z = o->unit ? shared : quant_of(a, finite ? x.amax : 0.f);
         TL_FULLY
         for (int i = 0; i < MOST; i++)
-            if (lane + 32 * i < code_row)
+            if (o->codes && lane + 32 * i < code_row)
                 o->codes[(int64_t)t * code_row + lane + 32 * i] = (int8_t)(finite ? tl_code(x.x[i], z.inverse) : 0);
         float dot = 0.f;
         TL_FULLY
@@ -110,6 +110,7 @@ TL_INLINE void quantise(const tl_general_launch *a, const operand *o, int32_t be
         for (int by = 16; by; by >>= 1) dot += tl_swap(dot, by);
         if (lane == 0) {
             o->scale[t] = z.scale != 0.f ? z.scale : 1.f;
+            if (o->inverse) o->inverse[t] = used && finite ? z.inverse : 0.f;
             if (dots) dots[t] = dot;
         }
     }
@@ -124,7 +125,8 @@ TL_INLINE operand keys_of(const tl_general_launch *a, const tl_device_sequence *
                  .stride = a->k_seq,
                  .count = s->lk,
                  .unit = a->quant_k,
-                 .codes = a->k_codes + at * code_row,
+                 .codes = a->k_codes ? a->k_codes + at * code_row : NULL,
+                 .inverse = a->k_inverse ? a->k_inverse + at : NULL,
                  .scale = a->k_scale + at,
                  .flags = a->k_flags + at / 16};
     if (s->lq > 0) {
@@ -153,7 +155,8 @@ TL_INLINE void run_quantise(const tl_general_launch *a)
                  .stride = a->q_seq,
                  .count = s.lq,
                  .unit = a->quant_q,
-                 .codes = a->q_codes + at * code_row,
+                 .codes = a->q_codes ? a->q_codes + at * code_row : NULL,
+                 .inverse = a->q_inverse ? a->q_inverse + at : NULL,
                  .scale = a->q_scale + at,
                  .flags = a->q_flags + at / 16};
     /* Rows that see a key by geometry are neighbours: the first one whose keys end behind 0, the last whose begin before lk. */

@@ -262,7 +262,7 @@ static tlamp_status copy(const execution *e, size_t from, size_t to, int back, t
     const int host = omp_get_initial_device(), device = e->device;
     const int failed = back ? omp_target_memcpy(e->here, e->there, to - from, from, from, host, device)
                             : omp_target_memcpy(e->there, e->here, to - from, from, from, device, host);
-    return failed ? tl_fail(err, TLAMP_DEVICE_ERROR, "device", "a copy failed") : TLAMP_OK;
+    return failed ? tl_copy_failed(err) : TLAMP_OK;
 }
 
 /* The head of the shared memory as the device is to see it: every pointer is the device's. */
@@ -290,8 +290,8 @@ static tlamp_status run_phases(const execution *e, const layout *there, const tl
                   {TL_PHASE_ATTEND, 1, w->tasks}};
     for (int i = 0; i < 4; i++) {
         if (!phases[i].needed || !phases[i].count) continue;
-        if (e->kernel->launch(there->run, phases[i].phase, tl_min64(e->workers, phases[i].count), e->device))
-            return tl_fail(err, TLAMP_DEVICE_ERROR, "device", "the OpenMP runtime could not launch the kernel");
+        if (e->kernel->launch(there->run, (int32_t)phases[i].phase, tl_min64(e->workers, phases[i].count), e->device))
+            return tl_not_launched(err);
     }
     return TLAMP_OK;
 }
@@ -330,7 +330,7 @@ static tlamp_status fill_counters(execution *e, const layout *here, tlamp_memory
     for (int64_t b = 0; b < e->plan.problem.batch; b++) {
         tl_sequence s = e->sequences[b];
         if (s.words && memory == TLAMP_MEMORY_DEVICE) {
-            if (gather_words(e, &s, 1, words)) return tl_fail(err, TLAMP_DEVICE_ERROR, "device", "a copy failed");
+            if (gather_words(e, &s, 1, words)) return tl_copy_failed(err);
             s.words = sequence_words(e, words, &s);
             call.words_row = e->words_each;
             call.words_head = e->words_rows * e->words_each;
@@ -354,6 +354,32 @@ static const tl_portable_kernel *choose_kernel(const tlamp_problem *p)
     return NULL;
 }
 
+/* Workers and memory for so much work: prepared bytes are those of all sequences. Neither falls where work grows. */
+static void set_sizes(execution *e, int64_t units, int64_t tasks, size_t prepared)
+{
+    const size_t longest = e->plan.prepared_bytes, limit = longest > most_prepared ? longest : most_prepared;
+    const int64_t fit = (int64_t)(most_scratch / (e->plan.scratch_bytes + 1)) + 1;
+    e->plan.prepared_bytes = prepared < limit ? prepared : limit;
+    e->workers = tl_clamp64(tl_max64(units, tasks), 1, tl_min64(fit, MOST_WORKERS));
+}
+
+static int64_t tasks_of(const tl_shape *shape, int64_t lq)
+{
+    return tl_row_tasks(shape, lq) * shape->heads_k * tl_head_tasks(shape);
+}
+
+/* The most work that an execution of the plan can have. */
+static void set_most_sizes(execution *e)
+{
+    const tlamp_problem *p = &e->plan.problem;
+    const tl_shape *shape = &e->plan.shape;
+    const int64_t sequences = tl_clamp64(p->batch, 0, MOST_WORKERS); /* more change nothing */
+    const int64_t units = tl_min64(tl_units(shape, p->max_seqlen_k) * shape->heads_k, MOST_WORKERS);
+    const int64_t tasks = tl_min64(tasks_of(shape, p->max_seqlen_q), MOST_WORKERS);
+    set_sizes(e, units * sequences, tasks * sequences,
+              tl_mul_size(tl_prepared_size(&e->plan, p->max_seqlen_k), (size_t)p->batch));
+}
+
 /* The work of the whole batch, the extents of what travels, and how many workers there are. */
 static void measure(execution *e)
 {
@@ -365,7 +391,7 @@ static void measure(execution *e)
     for (int64_t b = 0; b < p->batch; b++) {
         const tl_sequence *s = &e->sequences[b];
         units += tl_units(shape, s->lk) * shape->heads_k;
-        tasks += tl_row_tasks(shape, s->lq) * shape->heads_k * tl_head_tasks(shape);
+        tasks += tasks_of(shape, s->lq);
         prepared = tl_add_size(prepared, tl_prepared_size(&e->plan, s->lk));
         e->rows_q = tl_max64(e->rows_q, s->q_start + s->lq);
         e->rows_k = tl_max64(e->rows_k, s->k_start + s->lk);
@@ -373,10 +399,7 @@ static void measure(execution *e)
         e->words_each = tl_max64(e->words_each, words_of(e, s));
         e->words_rows = tl_max64(e->words_rows, routing_rows(e, s));
     }
-    const size_t longest = e->plan.prepared_bytes, limit = longest > most_prepared ? longest : most_prepared;
-    e->plan.prepared_bytes = prepared < limit ? prepared : limit;
-    const int64_t fit = (int64_t)(most_scratch / (e->plan.scratch_bytes + 1)) + 1;
-    e->workers = tl_clamp64(tl_max64(units, tasks), 1, tl_min64(fit, MOST_WORKERS));
+    set_sizes(e, units, tasks, prepared);
 }
 
 static tlamp_status run_with_memory(execution *e, const tlamp_tensors *t, tlamp_memory memory, uint64_t *words,
@@ -394,10 +417,11 @@ static tlamp_status run_with_memory(execution *e, const tlamp_tensors *t, tlamp_
 static tlamp_status execute(const tlamp_plan *plan, const tlamp_tensors *tensors, const tlamp_exec *exec,
                             void *workspace, size_t workspace_bytes, tlamp_error *err)
 {
-    (void)workspace;
-    (void)workspace_bytes;
     execution e = {.kernel = choose_kernel(&plan->problem), .device = exec->device};
     if (!e.kernel) return tl_fail(err, TLAMP_UNSUPPORTED, "policy", "not built for devices");
+    if (plan->problem.num_splits > 1)
+        return tl_fail(err, TLAMP_UNSUPPORTED, "num_splits",
+                       "on devices keys are split where tensor cores run the problem alone: use 1");
     if (plan->problem.batch == 0) {
         if (tensors->counters)
             memset(&tensors->counters->struct_size + 1, 0, tensors->counters->struct_size - sizeof(size_t));
@@ -421,25 +445,34 @@ static tlamp_status execute(const tlamp_plan *plan, const tlamp_tensors *tensors
                                       : 0;
     const size_t needed = tl_add_size(e.shared, words);
     tlamp_status status = TLAMP_OK;
+    void *own = NULL;
     if (bytes != SIZE_MAX && needed != SIZE_MAX) {
         e.here = memory.alloc(memory.context, needed, TLAMP_WORKSPACE_ALIGN);
-        if (e.here) e.there = omp_target_alloc(bytes, e.device);
+        e.there = workspace && workspace_bytes >= bytes ? workspace : NULL;
+        if (e.here && !e.there) e.there = own = omp_target_alloc(bytes, e.device);
     }
-    if (!e.there)
-        status = tl_fail(err, TLAMP_OUT_OF_MEMORY, "device", "no device memory for %zu bytes", bytes);
+    if (!e.here || !e.there)
+        status = tl_no_device_memory(bytes, err);
     else
         status = run_with_memory(&e, tensors, exec->memory, (uint64_t *)(void *)(e.here + e.shared), err);
-    if (e.there) omp_target_free(e.there, e.device);
+    if (own) omp_target_free(own, e.device);
     if (e.here) memory.free(memory.context, e.here);
     memory.free(memory.context, e.sequences);
     return status;
 }
 
-static size_t workspace_bytes(const tlamp_plan *plan)
+/* What an execution with DEVICE memory needs, at most. */
+static int supports(const tlamp_plan *plan, size_t *bytes)
 {
-    (void)plan;
-    return 0;
+    execution e = {.kernel = choose_kernel(&plan->problem)};
+    *bytes = 0;
+    if (!e.kernel || plan->problem.num_splits > 1) return 0;
+    if (plan->problem.batch == 0) return 1;
+    tl_plan_with_kernel(&e.plan, plan, e.kernel->kernel);
+    set_most_sizes(&e);
+    (void)lay_out(&e, TLAMP_MEMORY_DEVICE, NULL, bytes);
+    return 1;
 }
 
 extern const tl_backend tl_portable_backend;
-const tl_backend tl_portable_backend = {"portable", workspace_bytes, execute};
+const tl_backend tl_portable_backend = {"portable", supports, execute};

@@ -17,9 +17,8 @@ typedef enum { TL_PHASE_SURVEY, TL_PHASE_MEAN, TL_PHASE_PACK, TL_PHASE_ATTEND } 
 
 typedef struct {
     const tl_kernel *kernel; /* what it runs, and how its memory is laid out */
-    /* Runs a phase with so many workers. Complete on return: 0, or 1 where the OpenMP runtime ran the region on the host,
-     * where it does nothing. */
-    int (*launch)(const tl_portable_run *run, tl_phase phase, int64_t workers, int32_t device);
+    /* Runs a phase with so many workers (launch.inc.h). */
+    int (*launch)(const tl_portable_run *run, int32_t phase, int64_t workers, int32_t device);
 } tl_portable_kernel;
 
 #endif

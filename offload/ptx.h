@@ -87,6 +87,11 @@ TL_INLINE void tl_shared_store4(uint32_t at, uint32_t x)
     __asm__ volatile("st.shared.b32 [%0],%1;" ::"r"(at), "r"(x) : "memory");
 }
 
+TL_INLINE void tl_shared_store8(uint32_t at, uint64_t x)
+{
+    __asm__ volatile("st.shared.b64 [%0],%1;" ::"r"(at), "l"(x) : "memory");
+}
+
 /* ---- fragments and products */
 
 /* Four 8x8 tiles of 16-bit elements; lane l gives the address of row l % 8 of tile l / 8. */
@@ -254,6 +259,14 @@ TL_INLINE uint32_t tl_swap_bits(uint32_t x, int with)
 }
 
 TL_INLINE float tl_swap(float x, int with) { return tl_float(tl_swap_bits(tl_bits(x), with)); }
+
+/* The x of that lane. */
+TL_INLINE float tl_from_lane(float x, int32_t lane)
+{
+    uint32_t r;
+    __asm__ volatile("shfl.sync.idx.b32 %0,%1,%2,31,-1;" : "=r"(r) : "r"(tl_bits(x)), "r"(lane));
+    return tl_float(r);
+}
 
 /* x, which all lanes share. Said by a shuffle, ptxas for sm_90 can use its uniform registers for it.
  * For sm_80 it spills 1.5 KB then, so nothing is said there. */

@@ -155,9 +155,7 @@ tlamp_status tlamp_execute(const tlamp_plan *plan, const tlamp_tensors *tensors,
     if (!s) s = check_outputs(&plan->problem, &t, err);
     if (s) return s;
     if (e.exec.memory != TLAMP_MEMORY_HOST || e.exec.device >= 0)
-        return plan->problem.num_splits > 1
-                   ? tl_fail(err, TLAMP_UNSUPPORTED, "num_splits", "keys are split on the host only: use 1")
-                   : tl_device_execute(plan, &t, &e.exec, workspace, workspace_bytes, err);
+        return tl_device_execute(plan, &t, &e.exec, workspace, workspace_bytes, err);
 
     e.call = tl_make_call(plan, &t);
     e.workers = tl_team_workers(&e.exec);

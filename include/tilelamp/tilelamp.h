@@ -157,7 +157,7 @@ typedef struct tlamp_lse_strides {
  * and on devices, in a library built with TILELAMP_OFFLOAD: the same in plain C, and on the tensor cores of NVIDIA GPUs
  * (sm_80 and later)
  *   HIGH, INT8, ROUTED   f16 or bf16, one for all      f32, f16, bf16   AUTO       f32, f16             none   yes
- * for head dimensions up to 256, quantised ONCE, without counters. P has the type of V there, and sums are f32: pv AUTO on
+ * for head dimensions up to 256, without hadamard and counters. P has the type of V there, and sums are f32: pv AUTO on
  * tensor cores adds half an ulp of P to the bound. A tile with a token that holds a NaN or Inf is computed HIGH there.
  */
 typedef int32_t tlamp_policy_kind;
@@ -302,8 +302,8 @@ typedef struct tlamp_problem {
                          * tasks than threads: each part is a task of its own, and their states are merged in the order
                          * of the keys. A part is a run of whole key tiles (block_n, at most 64 keys); shorter sequences
                          * have empty parts. AUTO: parts of 512 keys where max_seqlen_q is at most 16 and batch *
-                         * num_heads_k below 64, else 1; LAMP and devices: 1. Bits depend on this number, not on
-                         * threads. More than 1 is UNSUPPORTED under LAMP and on devices */
+                         * num_heads_k below 64, else 1; LAMP, plain C on devices, f16 state on tensor cores: 1. Bits
+                         * depend on this number, not on threads. More than 1 is UNSUPPORTED for those three */
 
     /* KV cache (ALGORITHMS A7): page_size 0 is none, k and v are read as given */
     int32_t page_size;                    /* 0; else tokens per page, a multiple of 64 */
@@ -349,10 +349,10 @@ TLAMP_API tlamp_status tlamp_plan_init(tlamp_plan **plan, void *memory, size_t b
                                        tlamp_error *err);
 TLAMP_API void tlamp_plan_destroy(tlamp_plan *plan); /* NULL is fine */
 
-/* Bytes tlamp_execute needs with num_threads threads (0: the number it would choose). SIZE_MAX if that does not fit.
- * The workspace is aligned to TLAMP_WORKSPACE_ALIGN and holds nothing between calls. Keep it: a fresh one of many megabytes
- * costs page faults with every call. Large pages help (madvise MADV_HUGEPAGE; a workspace that the library allocates itself
- * asks for them). */
+/* Bytes tlamp_execute needs with num_threads threads (0: the number it would choose), and on a device where there is one.
+ * SIZE_MAX: it does not fit. Aligned to TLAMP_WORKSPACE_ALIGN; nothing is held there between calls. Keep it: a fresh one of
+ * many megabytes costs page faults with every call. Large pages help (madvise MADV_HUGEPAGE; a workspace that the library
+ * allocates itself asks for them). */
 #define TLAMP_WORKSPACE_ALIGN 64
 TLAMP_API size_t tlamp_plan_workspace_size(const tlamp_plan *plan, int32_t num_threads);
 
@@ -459,7 +459,7 @@ TLAMP_API void tlamp_exec_init(tlamp_exec *exec, size_t struct_size);
 
 /* One attention. Checks lengths, cu_seqlens and pointers (O(batch)) before touching any output. workspace: at least
  * tlamp_plan_workspace_size(plan, exec->num_threads) bytes, aligned to 64; NULL takes it from exec's allocator and gives
- * it back. exec may be NULL. */
+ * it back. Device memory with TLAMP_MEMORY_DEVICE; a device that works on HOST memory takes its own. exec may be NULL. */
 TLAMP_API tlamp_status tlamp_execute(const tlamp_plan *plan, const tlamp_tensors *tensors, const tlamp_exec *exec,
                                      void *workspace, size_t workspace_bytes, tlamp_error *err);
 
@@ -544,6 +544,19 @@ TLAMP_API int64_t tlamp_layout_words(const tlamp_geometry *geometry);
  * illegal groups are 0. report may be NULL. */
 TLAMP_API tlamp_status tlamp_layout_build(const tlamp_layout *layout, const tlamp_geometry *geometry, uint64_t *words,
                                           int64_t count, tlamp_layout_report *report, tlamp_error *err);
+
+/* The same map, built where exec says. exec NULL, or HOST memory and device -1: on the host, as tlamp_layout_build does. With a
+ * device the parameters are solved on the host, the words are written on the device, and only the report's numbers come back;
+ * the bits are those of tlamp_layout_build for every layout, geometry and seed. words (count of them, 64 bits each) is device
+ * memory of that device with TLAMP_MEMORY_DEVICE (device -1: the first), and host memory otherwise. Layouts that draw at random
+ * or are retargeted follow one random stream: one device thread walks it, in milliseconds for a map of 512 rows. The call takes
+ * device memory of its own for its time: 48 bytes a row, and 8 for each legal group where it draws or retargets. It runs on the
+ * OpenMP runtime's own stream and is complete on return. Of exec only memory and device count. On error (those of
+ * tlamp_layout_build; UNSUPPORTED_HARDWARE without the device or in a library without offload; OUT_OF_MEMORY, DEVICE_ERROR)
+ * report is untouched, and so are the words but after DEVICE_ERROR. Any thread may call it, with words of its own. */
+TLAMP_API tlamp_status tlamp_layout_build_on(const tlamp_layout *layout, const tlamp_geometry *geometry,
+                                             const tlamp_exec *exec, uint64_t *words, int64_t count,
+                                             tlamp_layout_report *report, tlamp_error *err);
 
 /* The three coverages of a map from anywhere (rows, groups, group, words_per_row and coverage_* of the report). */
 TLAMP_API tlamp_status tlamp_layout_measure(const tlamp_geometry *geometry, const uint64_t *words, int64_t count,

@@ -200,5 +200,8 @@ int command_bench(int argc, char **argv, fault *f)
         return code;
     }
     code = common_apply(&options.common, f);
+    if (!code && options.common.device >= 0)
+        code = fault_set(f, UNAVAILABLE,
+                         "bench measures the host, whose peaks it compares with: GPUs are measured by ./dev gpu bench");
     return code ? code : run_benchmark(&options, f);
 }

@@ -6,45 +6,10 @@
 
 double tl_share_value(tl_share share) { return share.legal ? (double)share.int8 / (double)share.legal : 0; }
 
-/* Sum of clamp(y, 0, top) over y in r. */
-static int64_t ramp_sum(tl_range r, int64_t top)
-{
-    const tl_range slope = tl_range_both(r, (tl_range){0, top - 1}), plateau = {tl_max64(r.first, top), r.last};
-    return (slope.first + slope.last) * tl_range_length(slope) / 2 + top * tl_range_length(plateau);
-}
-
-/* Legal cells (i, j) of a row's tokens with j < end <= lk. */
-static int64_t cells_before(const tl_grid *grid, const tl_grid_row *row, int64_t end)
-{
-    const tl_mask_geometry *mask = &grid->mask;
-    const int64_t tokens = tl_min64(grid->block_m, mask->lq - row->token);
-    const tl_range at = {row->token + mask->diagonal, row->token + mask->diagonal + tokens - 1};
-    const int64_t hidden = mask->left < 0 ? 0 : ramp_sum(tl_range_shift(at, -mask->left), end);
-    const int64_t seen = mask->right < 0 ? tokens * end : ramp_sum(tl_range_shift(at, mask->right + 1), end);
-    return seen - hidden;
-}
-
-static void share_add(tl_share *share, int int8, int64_t n)
-{
-    share->legal += n;
-    share->int8 += int8 ? n : 0;
-}
-
 tl_coverage tl_coverage_measure(const tl_grid *grid, const uint64_t *words, int64_t words_per_row)
 {
     tl_coverage coverage = {{0, 0}, {0, 0}, {0, 0}};
-    for (int64_t m = 0; m < grid->rows; m++) {
-        const tl_grid_row row = tl_grid_row_at(grid, m);
-        int64_t counted = 0;
-        for (int64_t g = row.legal.first; g <= row.legal.last; g++) {
-            const int int8 = tl_word_bit(words + m * words_per_row, g) == TL_INT8;
-            const int64_t cells = cells_before(grid, &row, tl_group_keys(grid, g).last + 1);
-            share_add(&coverage.groups, int8, 1);
-            share_add(&coverage.tiles, int8, tl_group_tiles(grid, &row, g));
-            share_add(&coverage.cells, int8, cells - counted);
-            counted = cells;
-        }
-    }
+    for (int64_t m = 0; m < grid->rows; m++) tl_coverage_add_row(&coverage, grid, words + m * words_per_row, m);
     return coverage;
 }
 

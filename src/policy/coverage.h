@@ -2,16 +2,7 @@
 #ifndef TL_POLICY_COVERAGE_H
 #define TL_POLICY_COVERAGE_H
 
-#include "core/layout.h"
-
-/* How many of the legal items are INT8. */
-typedef struct {
-    int64_t int8, legal;
-} tl_share;
-
-typedef struct {
-    tl_share groups, tiles, cells;
-} tl_coverage;
+#include "core/layout_map.h"
 
 /* The share as a number; 0 where nothing is legal. */
 double tl_share_value(tl_share share);

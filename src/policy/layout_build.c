@@ -1,10 +1,12 @@
 /* Routing maps (ALGORITHMS A3-A5): checks the request, chooses the layout's parameters, writes the words. */
 #include "tilelamp/tilelamp.h"
 
-#include "core/layout.h"
+#include "core/layout_map.h"
+#include "device.h"
 #include "policy/coverage.h"
-#include "policy/random.h"
 #include "status.h"
+#include "validate.h"
+#include "workspace.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -177,99 +179,6 @@ int64_t tlamp_layout_words(const tlamp_geometry *geometry)
     return take_geometry(&grid, geometry, NULL) ? -1 : grid.rows * words_per_row(&grid);
 }
 
-/* ---------------------------------------------------------------------------------------------- writing a map */
-
-typedef struct {
-    const tl_grid *grid;
-    uint64_t *words;
-    int64_t words_per_row;
-    int64_t *scratch; /* for the layouts that draw, scratch_items() items */
-} tl_map;
-
-static uint64_t *row_words(const tl_map *map, int64_t m) { return map->words + m * map->words_per_row; }
-static void flip(uint64_t *row, int64_t g) { row[g >> 6] ^= (uint64_t)1 << (g & 63); }
-
-/* Nearest integer, ties to even; 0 <= x < 2^63. */
-static int64_t round_even(double x)
-{
-    const int64_t whole = (int64_t)x;
-    const double rest = x - (double)whole;
-    return whole + (rest > 0.5 || (rest == 0.5 && whole % 2 == 1));
-}
-
-/* INT8 in all legal groups of the row but its HIGH ones. */
-static void write_rule(const tl_map *map, const tl_layout *layout)
-{
-    for (int64_t m = 0; m < map->grid->rows; m++) {
-        const tl_grid_row row = tl_grid_row_at(map->grid, m);
-        for (int64_t g = row.legal.first; g <= row.legal.last; g++)
-            if (!tl_layout_high(layout, map->grid, &row, g)) flip(row_words(map, m), g);
-    }
-}
-
-/* Makes g HIGH if it is legal and still INT8; returns how many groups that were. */
-static int64_t keep_high(uint64_t *words, const tl_grid_row *row, int64_t g)
-{
-    if (!tl_range_has(row->legal, g) || tl_word_bit(words, g) == TL_HIGH) return 0;
-    flip(words, g);
-    return 1;
-}
-
-/* row_rand: round((1 - coverage) n_m) groups of each row HIGH, drawn without replacement. bigbird: the same number, the
- * diagonal and the first group before any drawn one. One random stream, rows ascending (D6). */
-static void write_random(const tl_map *map, tlamp_layout_kind kind, double coverage, uint32_t seed)
-{
-    tl_random random;
-    tl_random_seed(&random, seed);
-    for (int64_t m = 0; m < map->grid->rows; m++) {
-        const tl_grid_row row = tl_grid_row_at(map->grid, m);
-        uint64_t *words = row_words(map, m);
-        int64_t high = round_even((1 - coverage) * (double)tl_range_length(row.legal)), n = 0;
-        for (int64_t g = row.legal.first; g <= row.legal.last; g++) flip(words, g);
-        if (kind == TLAMP_LAYOUT_BIGBIRD && high > 0) high -= keep_high(words, &row, row.diagonal);
-        if (kind == TLAMP_LAYOUT_BIGBIRD && high > 0) high -= keep_high(words, &row, row.legal.first);
-        for (int64_t g = row.legal.first; g <= row.legal.last; g++)
-            if (tl_word_bit(words, g) == TL_INT8) map->scratch[n++] = g;
-        for (int64_t i = 0; i < high; i++) flip(words, tl_random_step(&random, map->scratch, n, i));
-    }
-}
-
-static int64_t distance(int64_t a, int64_t b) { return a > b ? a - b : b - a; }
-
-/* Lists the legal cells with that bit, row by row, and returns how many. A cell is m * T_mask + g. */
-static int64_t list_cells(const tl_map *map, int bit)
-{
-    int64_t n = 0;
-    for (int64_t m = 0; m < map->grid->rows; m++) {
-        const tl_grid_row row = tl_grid_row_at(map->grid, m);
-        for (int64_t g = row.legal.first; g <= row.legal.last; g++)
-            if (tl_word_bit(row_words(map, m), g) == bit) map->scratch[n++] = m * map->grid->groups + g;
-    }
-    return n;
-}
-
-/* Flips single bits in random order, each only where that brings the tile-weighted coverage no further from the wanted
- * one (S2). */
-static void retarget(const tl_map *map, double coverage, uint32_t seed)
-{
-    const tl_share tiles = tl_coverage_measure(map->grid, map->words, map->words_per_row).tiles;
-    const int64_t wanted = round_even(coverage * (double)tiles.legal);
-    const int add = tiles.int8 < wanted;
-    const int64_t n = tiles.int8 == wanted ? 0 : list_cells(map, add ? TL_HIGH : TL_INT8);
-    tl_random random;
-    tl_random_seed(&random, seed);
-    for (int64_t i = 0, now = tiles.int8; i < n && now != wanted; i++) {
-        const int64_t cell = tl_random_step(&random, map->scratch, n, i);
-        const int64_t m = cell / map->grid->groups, g = cell % map->grid->groups;
-        const tl_grid_row row = tl_grid_row_at(map->grid, m);
-        const int64_t weight = tl_group_tiles(map->grid, &row, g), next = add ? now + weight : now - weight;
-        if (distance(wanted, next) <= distance(wanted, now)) {
-            flip(row_words(map, m), g);
-            now = next;
-        }
-    }
-}
-
 /* ---------------------------------------------------------------------------------------------- public calls */
 
 static int is_random(tlamp_layout_kind kind) { return kind == TLAMP_LAYOUT_ROW_RAND || kind == TLAMP_LAYOUT_BIGBIRD; }
@@ -288,22 +197,51 @@ static tlamp_layout_kind kind_at_ends(const tlamp_layout *layout)
     return layout->kind;
 }
 
-static int64_t scratch_items(const tl_grid *grid, const tlamp_layout *layout)
+/* Everything but the words and the scratch. */
+static tl_map make_map(const tl_grid *grid, const tlamp_layout *wanted)
 {
-    const int64_t cells = is_retargeted(layout) ? tl_legal_groups(grid) : 0;
-    return is_random(layout->kind) ? tl_max64(cells, grid->groups) : cells;
+    return (tl_map){.grid = *grid,
+                    .layout = tl_layout_solve(grid, kind_at_ends(wanted), wanted->coverage),
+                    .kind = wanted->kind,
+                    .coverage = wanted->coverage,
+                    .seed = wanted->seed,
+                    .draws = is_random(wanted->kind),
+                    .retarget = is_retargeted(wanted),
+                    .words_per_row = words_per_row(grid)};
 }
 
-static int64_t *new_items(int64_t n)
+static int64_t scratch_items(const tl_map *map)
 {
-    return (uint64_t)n <= SIZE_MAX / sizeof(int64_t) ? malloc((size_t)n * sizeof(int64_t)) : NULL;
+    const int64_t cells = map->retarget ? tl_legal_groups(&map->grid) : 0;
+    return map->draws ? tl_max64(cells, map->grid.groups) : cells;
+}
+
+static tlamp_status no_memory(int64_t items, tlamp_error *err)
+{
+    return tl_fail(err, TLAMP_OUT_OF_MEMORY, "", "no memory to draw from %lld groups", (long long)items);
+}
+
+/* coverage: NULL where nobody asks. */
+static tlamp_status build_here(tl_map *map, tl_coverage *coverage, tlamp_error *err)
+{
+    const int64_t items = scratch_items(map);
+    tl_random random;
+    if (items > 0 && (uint64_t)items <= SIZE_MAX / sizeof(int64_t))
+        map->scratch = malloc((size_t)items * sizeof(int64_t));
+    if (items > 0 && !map->scratch) return no_memory(items, err);
+    for (int64_t m = 0; m < map->grid.rows; m++) tl_map_write_row(map, m);
+    if (map->draws) tl_map_draw(map, &random);
+    if (map->retarget)
+        tl_map_retarget(map, tl_coverage_measure(&map->grid, map->words, map->words_per_row).tiles, &random);
+    free(map->scratch);
+    if (coverage) *coverage = tl_coverage_measure(&map->grid, map->words, map->words_per_row);
+    return TLAMP_OK;
 }
 
 /* As far as the caller's struct reaches; its struct_size is kept. */
 static void write_report(tlamp_layout_report *report, const tl_grid *grid, const tl_layout *layout,
-                         const uint64_t *words)
+                         const tl_coverage *coverage)
 {
-    const tl_coverage coverage = tl_coverage_measure(grid, words, words_per_row(grid));
     const int64_t unit = layout->kind == TLAMP_LAYOUT_SPTRANS_SCALED ? grid->group_keys : 1; /* tokens */
     const tlamp_layout_report full = {
         .struct_size = report->struct_size,
@@ -311,9 +249,9 @@ static void write_report(tlamp_layout_report *report, const tl_grid *grid, const
         .groups = grid->groups,
         .group = (int32_t)(grid->group_keys / grid->block_n),
         .words_per_row = (int32_t)words_per_row(grid),
-        .coverage_group = tl_share_value(coverage.groups),
-        .coverage_tile = tl_share_value(coverage.tiles),
-        .coverage_cell = tl_share_value(coverage.cells),
+        .coverage_group = tl_share_value(coverage->groups),
+        .coverage_tile = tl_share_value(coverage->tiles),
+        .coverage_cell = tl_share_value(coverage->cells),
         .width = layout->stride ? layout->stride * unit : layout->width,
         .width2 = layout->tail * unit,
         .alpha = (double)layout->alpha,
@@ -322,31 +260,31 @@ static void write_report(tlamp_layout_report *report, const tl_grid *grid, const
     memcpy(report, &full, report->struct_size < sizeof full ? report->struct_size : sizeof full);
 }
 
-tlamp_status tlamp_layout_build(const tlamp_layout *layout, const tlamp_geometry *geometry, uint64_t *words,
-                                int64_t count, tlamp_layout_report *report, tlamp_error *err)
+tlamp_status tlamp_layout_build_on(const tlamp_layout *layout, const tlamp_geometry *geometry, const tlamp_exec *exec,
+                                   uint64_t *words, int64_t count, tlamp_layout_report *report, tlamp_error *err)
 {
     tlamp_layout wanted;
     tl_grid grid;
+    tlamp_exec on;
     tlamp_status status;
     if ((status = take_layout(&wanted, layout, err)) || (status = take_geometry(&grid, geometry, err)) ||
-        (status = check_words(&grid, words, count, err)) || (status = check_report(report, err)))
+        (status = tl_validate_exec(&on, exec, err)) || (status = check_words(&grid, words, count, err)) ||
+        (status = check_report(report, err)))
         return status;
+    tl_map map = make_map(&grid, &wanted);
+    tl_coverage coverage;
+    map.words = words;
+    status = on.memory == TLAMP_MEMORY_HOST && on.device < 0
+                 ? build_here(&map, report ? &coverage : NULL, err)
+                 : tl_device_build_map(&map, scratch_items(&map), &on, report ? &coverage : NULL, err);
+    if (!status && report) write_report(report, &grid, &map.layout, &coverage);
+    return status;
+}
 
-    tl_map map = {.grid = &grid, .words = words, .words_per_row = words_per_row(&grid)};
-    const int64_t items = scratch_items(&grid, &wanted);
-    if (items > 0 && !(map.scratch = new_items(items)))
-        return tl_fail(err, TLAMP_OUT_OF_MEMORY, "", "no memory to draw from %lld groups", (long long)items);
-
-    const tl_layout solved = tl_layout_solve(&grid, kind_at_ends(&wanted), wanted.coverage);
-    if (grid.rows) memset(words, 0, (size_t)(grid.rows * map.words_per_row) * sizeof *words);
-    if (is_random(wanted.kind))
-        write_random(&map, wanted.kind, wanted.coverage, wanted.seed);
-    else
-        write_rule(&map, &solved);
-    if (is_retargeted(&wanted)) retarget(&map, wanted.coverage, wanted.seed);
-    free(map.scratch);
-    if (report) write_report(report, &grid, &solved, words);
-    return TLAMP_OK;
+tlamp_status tlamp_layout_build(const tlamp_layout *layout, const tlamp_geometry *geometry, uint64_t *words,
+                                int64_t count, tlamp_layout_report *report, tlamp_error *err)
+{
+    return tlamp_layout_build_on(layout, geometry, NULL, words, count, report, err);
 }
 
 tlamp_status tlamp_layout_measure(const tlamp_geometry *geometry, const uint64_t *words, int64_t count,
@@ -358,6 +296,7 @@ tlamp_status tlamp_layout_measure(const tlamp_geometry *geometry, const uint64_t
         return status;
     if (!report) return tl_fail(err, TLAMP_INVALID_ARGUMENT, "report", "is NULL");
     if ((status = check_report(report, err))) return status;
-    write_report(report, &grid, &(tl_layout){0}, words);
+    const tl_coverage coverage = tl_coverage_measure(&grid, words, words_per_row(&grid));
+    write_report(report, &grid, &(tl_layout){0}, &coverage);
     return TLAMP_OK;
 }

@@ -21,4 +21,7 @@ done
 status=0
 "$tilelamp" run "$problem" --policy high --device gpu:60000 2>/dev/null || status=$?
 ((status == 3)) || fail "a device that is not there: exit $status, not 3"
+status=0
+said=$("$tilelamp" bench --quick --device "$device" 2>&1) || status=$?
+((status == 3)) && [[ $said == *"dev gpu bench"* ]] || fail "bench --device $device: exit $status, not 3, with a reason: $said"
 echo "passed on $device"

@@ -16,6 +16,12 @@ set_tests_properties(checktile_device_full PROPERTIES TIMEOUT 3600)
 add_executable(device_numbers device/numbers.c)
 target_link_libraries(device_numbers PRIVATE tilelamp_test_support)
 tilelamp_device_test(device_numbers quick device_numbers)
+foreach(name IN ITEMS layout memory)
+    add_executable(device_${name} device/${name}.c)
+    target_link_libraries(device_${name} PRIVATE tilelamp_test_support ${CMAKE_DL_LIBS})
+    tilelamp_device_test(device_${name} quick device_${name})
+endforeach()
+set_target_properties(device_memory PROPERTIES C_VISIBILITY_PRESET default) # its omp_target_alloc is the library's
 tilelamp_test(device_none quick device_numbers none)
 set_property(TEST device_none APPEND PROPERTY ENVIRONMENT OMP_TARGET_OFFLOAD=disabled)
 

@@ -1,7 +1,9 @@
 /* The device path against the double reference, for many shapes: device memory twice and host memory once must give the
  * same bits, also with NaN in all that is hidden, and those must be within the policy's bound. A plain program for a machine that has nothing but a driver.
  *
- * Usage: gputest [random cases, default 240]. Exit code 77: there is no device. */
+ * Usage: gputest [random cases, default 240]
+ *        gputest small     each kernel a few times on short sequences: for sanitizers, which take their time
+ * Exit code 77: there is no device. */
 #include <math.h>
 #include <omp.h>
 #include <stdint.h>
@@ -29,8 +31,9 @@ enum {
     TOKENS = 1 << 11, /* scales per token, or in f16 */
     SMOOTH = 1 << 12,
     STATE16 = 1 << 13,
-    GAPS = 1 << 14, /* rows that are not aligned to 16 bytes */
-    FEATURES = 15
+    GAPS = 1 << 14,   /* rows that are not aligned to 16 bytes */
+    SPLITS = 1 << 15, /* parts of the keys; automatic otherwise */
+    FEATURES = 16
 };
 
 typedef struct {
@@ -99,9 +102,9 @@ static const char *name_of(const test_case *c)
     static char name[400];
     static const char *const masks[] = {"", " causal", " causal-tl"}, *const poisons[] = {"", " NaN in q", " NaN in k",
                                                                                           " NaN in v"};
-    static const char *const features[FEATURES] = {"window",  "varlen", "sequsedk", "mask",    "bias",
-                                                   "softcap", "alibi",  "sinks",    "scale",   "otype",
-                                                   "tiles",   "tokens", "smooth",   "state16", "gaps"};
+    static const char *const features[FEATURES] = {"window", "varlen",  "sequsedk", "mask",  "bias",  "softcap",
+                                                   "alibi",  "sinks",   "scale",    "otype", "tiles", "tokens",
+                                                   "smooth", "state16", "gaps",     "splits"};
     int n = snprintf(name, sizeof name, "b%d hq%d hk%d q%d k%d d%d dv%d %s%s %s int8:%d%%%s seed:%u", (int)c->batch,
                      (int)c->heads_q, (int)c->heads_k, (int)c->lq, (int)c->lk, (int)c->d, (int)c->dv,
                      c->bf16 ? "bf16" : "f16", masks[c->mask], c->layout == TLAMP_TENSOR_BSHD ? "bshd" : "bhsd",
@@ -262,6 +265,7 @@ static void set_policy(test_data *t, const test_case *c)
     if (has(c, TOKENS)) y->scales = below(2) ? TLAMP_SCALES_TOKEN : TLAMP_SCALES_BLOCK_F16;
     y->smooth_k = has(c, SMOOTH);
     y->state = has(c, STATE16) ? TLAMP_STATE_F16 : TLAMP_STATE_F32;
+    if (has(c, SPLITS) && !has(c, STATE16)) t->problem.num_splits = 1 + (int32_t)below(9);
     t->problem.policy = y;
 }
 
@@ -521,6 +525,48 @@ static int leaks(const test_case *c, test_data *t, const unsigned char *o, const
     return bad;
 }
 
+/* Does it go to a general kernel whatever the rest of the case says? */
+static int is_general(const test_case *c)
+{
+    const int32_t features = BOOL_MASK | BIAS | SOFTCAP | ALIBI | SINKS | O_TYPE | TOKENS | SMOOTH | STATE16;
+    return (c->features & features) != 0 || c->d != c->dv || (c->d != 64 && c->d != 128);
+}
+
+static size_t workspace_of(const tlamp_problem *p)
+{
+    tlamp_error err = {.struct_size = sizeof err};
+    tlamp_plan *plan;
+    must(tlamp_plan_create(&plan, p, NULL, &err), &err);
+    const size_t bytes = tlamp_plan_workspace_size(plan, 1);
+    tlamp_plan_destroy(plan);
+    return bytes;
+}
+
+/* Quantised on the fly: the bits of once, where that runs in a general kernel, too, and no codes in the workspace. o and lse:
+ * of the run with codes made once. */
+static int test_fly(const test_case *c, test_data *t, const void *o, const void *lse, ratios *worst)
+{
+    void *o_fly = allocate((int64_t)t->arrays[O].bytes, 1), *lse_fly = allocate((int64_t)t->arrays[LSE].bytes, 1);
+    const size_t once = workspace_of(&t->problem);
+    t->policy.quantise = TLAMP_QUANTISE_FLY;
+    const size_t fly = workspace_of(&t->problem);
+    run_case(t, TLAMP_MEMORY_DEVICE, o_fly, lse_fly);
+    int bad = 0;
+    if (!is_general(c))
+        bad = compare(c, t, o_fly, lse_fly, worst) != 0;
+    else if (memcmp(o, o_fly, t->arrays[O].bytes) != 0 || memcmp(lse, lse_fly, t->arrays[LSE].bytes) != 0)
+        bad = 1;
+    if (bad) printf("FAIL %s\n     quantising on the fly differs\n", name_of(c));
+    if (fly > once) {
+        printf("FAIL %s\n     on the fly the workspace is %zu bytes, once %zu\n", name_of(c), fly, once);
+        bad = 1;
+    }
+    t->policy.quantise = TLAMP_QUANTISE_ONCE;
+    free(o_fly);
+    free(lse_fly);
+    return bad;
+}
+
 enum { RUNS = 3 };
 
 static int test(const test_case *c, ratios *worst)
@@ -535,7 +581,8 @@ static int test(const test_case *c, ratios *worst)
         o[i] = allocate((int64_t)t.arrays[O].bytes, 1);
         lse[i] = allocate((int64_t)t.arrays[LSE].bytes, 1);
         if (i == 2) {
-            bad = compare(c, &t, o[0], lse[0], worst) != 0;
+            bad |= compare(c, &t, o[0], lse[0], worst) != 0;
+            if (c->percent) bad |= test_fly(c, &t, o[0], lse[0], worst);
             spoil_hidden(&t);
         }
         run_case(&t, i < 2 ? TLAMP_MEMORY_DEVICE : TLAMP_MEMORY_HOST, o[i], lse[i]);
@@ -583,6 +630,36 @@ static test_case random_case(uint32_t seed)
     return c;
 }
 
+/* Case i of the small sweep: the kernels by type, head dimension and policy; what only the general ones run, in turn. */
+static test_case small_case(int i)
+{
+    static const int32_t dims[] = {64, 128, 40, 96, 200},
+                         features[] = {BIAS | SMOOTH, BOOL_MASK | SINKS, VARLEN | TOKENS | SPLITS, STATE16 | GAPS,
+                                       WINDOW | TILES};
+    enum { DIMS = 5 };
+    const int which = i / 2 % DIMS, round = i / (2 * DIMS);
+    test_case c = {1,
+                   130,
+                   150,
+                   2,
+                   1,
+                   dims[which],
+                   dims[which],
+                   round % 2 ? 50 : 0,
+                   TLAMP_MASK_CAUSAL,
+                   TLAMP_TENSOR_BSHD,
+                   which == 0 ? POISON_V : POISON_NONE,
+                   i % 2,
+                   0,
+                   (uint32_t)(1000 + i)};
+    if (which < 2 && round < 2) return c; /* the plain ones */
+    c.features = features[(which + round) % 5];
+    if (round >= 2) c.percent = 100;
+    return c;
+}
+
+enum { SMALL_CASES = 30 };
+
 int main(int argc, char **argv)
 {
     static const test_case picked[] = {
@@ -601,23 +678,31 @@ int main(int argc, char **argv)
         {1, 130, 300, 2, 2, 128, 128, 0, TLAMP_MASK_CAUSAL_TOP_LEFT, TLAMP_TENSOR_BSHD, POISON_V, 1, SINKS, 13},
         {2, 0, 300, 2, 2, 72, 40, 50, TLAMP_MASK_NONE, TLAMP_TENSOR_BSHD, POISON_NONE, 0, VARLEN | SINKS, 14},
         {2, 70, 0, 2, 1, 72, 40, 100, TLAMP_MASK_NONE, TLAMP_TENSOR_BSHD, POISON_NONE, 0, SINKS, 15},
+        /* decoding: keys are split, automatically or as asked */
+        {2, 1, 9000, 8, 2, 128, 128, 0, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_NONE, 0, 0, 16},
+        {1, 4, 20000, 4, 1, 128, 128, 50, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BHSD, POISON_V, 1, 0, 17},
+        {3, 16, 1500, 4, 4, 64, 64, 100, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_NONE, 0, SINKS | VARLEN, 18},
+        {2, 3, 2000, 4, 2, 200, 72, 75, TLAMP_MASK_NONE, TLAMP_TENSOR_BSHD, POISON_V, 1, BOOL_MASK | SEQUSED, 19},
+        {1, 140, 700, 2, 1, 96, 96, 50, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_V, 0, SPLITS | WINDOW | BIAS, 20},
+        {1, 1, 30000, 2, 1, 64, 64, 0, TLAMP_MASK_NONE, TLAMP_TENSOR_BSHD, POISON_NONE, 0, SPLITS | O_TYPE, 21},
     };
     enum { PICKED = sizeof picked / sizeof picked[0] };
     if (tlamp_num_devices() == 0) {
         puts("skipped: no device that this library has code for");
         return 77;
     }
-    const int count = argc > 1 ? atoi(argv[1]) : 240;
+    const int small = argc > 1 && strcmp(argv[1], "small") == 0;
+    const int count = small ? SMALL_CASES : PICKED + (argc > 1 ? atoi(argv[1]) : 240);
     ratios worst[101] = {{0, 0}};
     int failed = 0;
-    for (int i = 0; i < PICKED + count; i++) {
-        const test_case c = i < PICKED ? picked[i] : random_case((uint32_t)(i - PICKED + 100));
+    for (int i = 0; i < count; i++) {
+        const test_case c = small ? small_case(i) : i < PICKED ? picked[i] : random_case((uint32_t)(i - PICKED + 100));
         failed += test(&c, &worst[c.percent]);
         fflush(stdout);
     }
     for (int i = 0; i <= 100; i++)
         if (worst[i].o > 0 || worst[i].lse > 0)
             printf("int8 %3d %%: error / bound at most %.3f (o), %.3f (lse)\n", i, worst[i].o, worst[i].lse);
-    printf("%d passed, %d failed\n", PICKED + count - failed, failed);
+    printf("%d passed, %d failed\n", count - failed, failed);
     return failed != 0;
 }

@@ -58,7 +58,48 @@ bool device_take(int32_t device, void *there, void *to, size_t bytes)
     return intact;
 }
 
+enum { ALIGN = 64 };
+
+device_memory device_new(int32_t device, size_t bytes)
+{
+    unsigned char edge[EDGE];
+    device_memory m = {NULL, omp_target_alloc(bytes + 2 * EDGE + ALIGN, device), bytes};
+    must(m.base);
+    const uintptr_t data = ((uintptr_t)m.base + EDGE + ALIGN - 1) / ALIGN * ALIGN;
+    m.data = (unsigned char *)m.base + (data - (uintptr_t)m.base);
+    memset(edge, FILL, EDGE);
+    must(!omp_target_memcpy((unsigned char *)m.data - EDGE, edge, EDGE, 0, 0, device, omp_get_initial_device()) &&
+         !omp_target_memcpy((unsigned char *)m.data + bytes, edge, EDGE, 0, 0, device, omp_get_initial_device()));
+    return m;
+}
+
+bool device_delete(int32_t device, device_memory m)
+{
+    unsigned char edges[2 * EDGE];
+    bool intact = true;
+    must(!omp_target_memcpy(edges, (unsigned char *)m.data - EDGE, EDGE, 0, 0, omp_get_initial_device(), device) &&
+         !omp_target_memcpy(edges + EDGE, (unsigned char *)m.data + m.bytes, EDGE, 0, 0, omp_get_initial_device(),
+                            device));
+    for (size_t i = 0; i < sizeof edges; i++) intact = intact && edges[i] == FILL;
+    omp_target_free(m.base, device);
+    return intact;
+}
+
 #else
+
+device_memory device_new(int32_t device, size_t bytes)
+{
+    (void)device;
+    (void)bytes;
+    fputs("test: built without devices\n", stderr);
+    exit(2);
+}
+
+bool device_delete(int32_t device, device_memory memory)
+{
+    (void)device;
+    return !memory.data;
+}
 
 void *device_copy(int32_t device, const void *from, size_t bytes)
 {

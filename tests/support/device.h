@@ -16,4 +16,14 @@ void *device_copy(int32_t device, const void *from, size_t bytes);
 /* Brings them back and frees the copy. false: something wrote outside the bytes. there NULL: nothing to do. */
 bool device_take(int32_t device, void *there, void *to, size_t bytes);
 
+/* Memory of the device, aligned to 64, full of anything, with canaries around it. */
+typedef struct {
+    void *data, *base;
+    size_t bytes;
+} device_memory;
+device_memory device_new(int32_t device, size_t bytes);
+
+/* Frees it. false: something wrote beside it. */
+bool device_delete(int32_t device, device_memory memory);
+
 #endif

@@ -374,12 +374,13 @@ typedef struct run {
     bool own_loop, no_lse;
     tlamp_counters *counters;
     unsigned char poison; /* of the outputs */
-    int workspace;        /* what the workspace is full of; -1: what the last run left */
+    int workspace;        /* what the workspace is full of; -1: what the last run left; with DEVICE_MEMORY none */
     place place;
 } run;
 
 /* Puts the guarded tensors onto the device, calls, and brings them back: the inputs too, which must not have changed. */
-static tlamp_status execute_there(trial *t, const tlamp_plan *plan, tlamp_exec *exec, tlamp_error *err, bool *intact)
+static tlamp_status execute_there(trial *t, const tlamp_plan *plan, tlamp_exec *exec, bool workspace, tlamp_error *err,
+                                  bool *intact)
 {
     enum { TENSORS = 10, OUTPUTS = 2 };
     tlamp_tensors x = t->guarded_tensors;
@@ -411,8 +412,10 @@ static tlamp_status execute_there(trial *t, const tlamp_plan *plan, tlamp_exec *
     x.sinks = there[8];
     x.words = there[9];
     exec->memory = TLAMP_MEMORY_DEVICE;
-    const tlamp_status status = tlamp_execute(plan, &x, exec, NULL, 0, err);
-    *intact = true;
+    device_memory w = {NULL, NULL, 0};
+    if (workspace) w = device_new(t->device, tlamp_plan_workspace_size(plan, 1));
+    const tlamp_status status = tlamp_execute(plan, &x, exec, w.data, w.bytes, err);
+    *intact = !workspace || device_delete(t->device, w);
     for (int i = 0; i < TENSORS; i++) {
         unsigned char *back = new_memory(all[i].bytes, 1);
         *intact = device_take(t->device, there[i], back, all[i].bytes) && *intact;
@@ -437,11 +440,12 @@ static bool execute(trial *t, const tlamp_plan *plan, const run *r, trial_result
     guard_outputs(t, r->poison);
     if (r->no_lse) t->guarded_tensors.lse = NULL;
     t->guarded_tensors.counters = r->counters;
-    guarded_resize(&t->workspace, tlamp_plan_workspace_size(plan, r->threads));
+    guarded_resize(&t->workspace, r->place == ON_HOST ? tlamp_plan_workspace_size(plan, r->threads) : 0);
     if (r->workspace >= 0) memset(t->workspace.data, r->workspace, t->workspace.bytes);
     tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
     bool intact = true;
-    const tlamp_status status = r->place == DEVICE_MEMORY ? execute_there(t, plan, &exec, &err, &intact)
+    const bool ours = r->workspace >= 0;
+    const tlamp_status status = r->place == DEVICE_MEMORY ? execute_there(t, plan, &exec, ours, &err, &intact)
                                                           : tlamp_execute(plan, &t->guarded_tensors, &exec,
                                                                           t->workspace.data, t->workspace.bytes, &err);
     if (status == TLAMP_UNSUPPORTED && r->place != ON_HOST) v->unsupported = true;
@@ -650,7 +654,7 @@ static void run_there(trial *t, const tlamp_plan *plan, verdict *v)
     tlamp_counters on_host = {.struct_size = sizeof on_host}, counters[2];
     const run runs[] = {{1, false, false, NULL, 0x6b, 0x7f, HOST_MEMORY},
                         {1, false, false, &counters[0], 0x6c, -1, HOST_MEMORY},
-                        {1, false, false, NULL, 0x6d, -1, DEVICE_MEMORY},
+                        {1, false, false, NULL, 0x6d, 0, DEVICE_MEMORY},
                         {1, false, true, &counters[1], 0x6e, -1, DEVICE_MEMORY},
                         {1, false, false, &on_host, 0x6f, -1, ON_HOST}};
     static const char *const names[] = {"a second time", "with counters", "from device memory",

@@ -1,8 +1,8 @@
 /* Routing layouts (ALGORITHMS A3-A5). What the library computes in closed form is here counted cell by cell, with a
  * mask written from the header's text and not from core/mask.h. */
 #include "core/layout.h"
+#include "core/random.h"
 #include "policy/coverage.h"
-#include "policy/random.h"
 #include "tilelamp/tilelamp.h"
 
 #include <criterion/criterion.h>
