@@ -321,19 +321,49 @@ static tl_device_call make_call(const tlamp_plan *plan, const tlamp_problem *p, 
 
 static tlamp_status launched(int on_host, tlamp_error *err) { return on_host ? tl_not_launched(err) : TLAMP_OK; }
 
+/* The image's architecture, asked once for each device. Threads that ask at once learn the same. */
+static int32_t image_of(int32_t device)
+{
+    enum { DEVICES = 64 };
+    static _Atomic int8_t known[DEVICES]; /* architecture + 1 */
+    int32_t arch = device < DEVICES ? known[device] - 1 : -1;
+    if (arch >= 0) return arch;
+    int32_t *at = omp_target_alloc(sizeof *at, device);
+    if (!at) return -1;
+    const int failed = tl_nvptx_which_image(device, at) ||
+                       omp_target_memcpy(&arch, at, sizeof arch, 0, 0, omp_get_initial_device(), device);
+    omp_target_free(at, device);
+    if (failed) return -1;
+    if (device < DEVICES) known[device] = (int8_t)(arch + 1);
+    return arch;
+}
+
+#define KERNELS_OF(name)                                                                                               \
+    {                                                                                                                  \
+        tl_nvptx_##name##_f16, tl_nvptx_##name##_bf16                                                                  \
+    }
+#define TL_TUNED(arch, d, kind, rows, keys, blocks, cache, remark)                                                     \
+    [TL_ARCH_##arch][d == 128][TL_KIND_##kind] = {KERNELS_OF(kind##_d##d), TL_MAKE_FORM(rows, keys, blocks), cache},
+tl_plain_kernel tl_plain_kernels[TL_ARCHS][2][TL_KINDS] = {
+#include "nvptx_tuned.def"
+};
+#undef TL_TUNED
+
 static tlamp_status launch_plain(tl_device_call *c, int int8, tlamp_error *err)
 {
-    static tl_device_launch *const kernels[2][2][2] = {
-        {{tl_nvptx_high_d64_f16, tl_nvptx_high_d64_bf16}, {tl_nvptx_high_d128_f16, tl_nvptx_high_d128_bf16}},
-        {{tl_nvptx_routed_d64_f16, tl_nvptx_routed_d64_bf16}, {tl_nvptx_routed_d128_f16, tl_nvptx_routed_d128_bf16}}};
     if (c->all_row_tiles == 0) return TLAMP_OK;
-    /* Heads whose K and V take 32 MiB: most of the 40 MiB of an A100's cache. */
+    const int32_t arch = image_of(c->device);
+    if (arch < 0) return launched(1, err);
+    int8 &= c->all_k_blocks > 0;
+    const tl_plain_kernel *kernel = &tl_plain_kernels[arch][c->d == 128][int8 ? TL_KIND_routed : TL_KIND_high];
     const int64_t heads = c->sequences ? c->heads_q : (int64_t)c->batch * c->heads_q;
     const int64_t keys = tl_max64(c->sequences ? (int64_t)c->all_k_blocks * TL_DEVICE_KEYS : c->lk, 1);
-    c->heads_apart = (int32_t)tl_clamp64((32 << 20) / (keys * c->d * 4) * c->group_heads, 1, heads);
-    if (!int8 || c->all_k_blocks == 0) return launched(kernels[0][c->d == 128][c->bf16](c), err);
-    const int on_host = c->bf16 ? tl_nvptx_quantise_plain_bf16(c) : tl_nvptx_quantise_plain_f16(c);
-    return launched(on_host | kernels[1][c->d == 128][c->bf16](c), err);
+    const int64_t apart = ((int64_t)kernel->cache_mib << 20) / (keys * c->d * 4) * c->group_heads;
+    c->heads_apart = (int32_t)tl_clamp64(apart, 1, heads);
+    c->form = kernel->form;
+    int on_host = 0;
+    if (int8) on_host = c->bf16 ? tl_nvptx_quantise_plain_bf16(c) : tl_nvptx_quantise_plain_f16(c);
+    return launched(on_host | kernel->launch[c->bf16](c), err);
 }
 
 static tlamp_status launch_general(const tl_device_call *c, int state16, tlamp_error *err)

@@ -9,6 +9,37 @@
 /* Fixed on the device: most rows of a block, and the tokens that scales of Q and K are padded to. TileMix's 128 and 64. */
 enum { TL_DEVICE_ROWS = 128, TL_DEVICE_KEYS = 64 };
 
+/* The form of a kernel: query rows of a block, keys of a tile, and how many blocks a processor's registers must hold (0: as
+ * many as happen to fit). */
+#define TL_MAKE_FORM(rows, keys, blocks) ((rows) << 16 | (keys) << 8 | (blocks))
+#define TL_FORM_ROWS(form) ((form) >> 16)
+#define TL_FORM_KEYS(form) ((form) >> 8 & 0xff)
+#define TL_FORM_BLOCKS(form) ((form)&0xff)
+#define TL_GENERAL_FORM(d) TL_MAKE_FORM(TL_DEVICE_ROWS, (d) > 128 ? 32 : 64, 0)
+
+/* Plain kernels come in two kinds, and have forms that were measured for each architecture that images are built for
+ * (nvptx_tuned.def). A form is compiled into the image of its architecture, so there is one kernel of a kind. */
+enum { TL_KIND_high, TL_KIND_routed, TL_KINDS };
+enum { TL_ARCH_80, TL_ARCH_90, TL_ARCHS }; /* images for 8.x, and from 9.0 on */
+#define TL_TUNED(arch, d, kind, rows, keys, blocks, cache, remark)                                                     \
+    TL_TUNED_##arch##_##d##_##kind = TL_MAKE_FORM(rows, keys, blocks),
+enum {
+#include "nvptx_tuned.def"
+};
+#undef TL_TUNED
+
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
+#define TL_IMAGE_ARCH 90
+#else
+#define TL_IMAGE_ARCH 80
+#endif
+#define TL_TUNED_NAME(arch, d, kind) TL_TUNED_##arch##_##d##_##kind
+#define TL_TUNED_OF(arch, d, kind) TL_TUNED_NAME(arch, d, kind)
+#define TL_TUNED_FORM(d, kind) TL_TUNED_OF(TL_IMAGE_ARCH, d, kind)
+
+/* Shared memory of a block: Q, two stages of K and V, the codes of Q. */
+#define TL_SHARED_BYTES(form, d, routed) (TL_FORM_ROWS(form) * (d) * (2 + (routed)) + 4 * TL_FORM_KEYS(form) * (d)*2)
+
 /* Which scores a row sees is an interval: row i sees the keys [i + floor, min(i + reach, lk)). */
 typedef struct {
     int64_t q_start, k_start; /* rows before it in packed tensors */
@@ -129,7 +160,7 @@ typedef struct {
 typedef struct {
     TL_PLAIN_FIELDS(TL_FIELD)
     TL_GENERAL_FIELDS(TL_FIELD)
-    int32_t device, bf16; /* for the host */
+    int32_t device, bf16, form; /* for the host; form: of the plain kernel */
 } tl_device_call;
 
 /* A field as a local of a launching function, which the kernel captures, and from there into the kernel's struct. The
@@ -150,5 +181,16 @@ tl_device_launch tl_nvptx_survey, tl_nvptx_mean_f16, tl_nvptx_mean_bf16, tl_nvpt
 
 /* For the plain ones: codes and scales of Q and K. */
 tl_device_launch tl_nvptx_quantise_plain_f16, tl_nvptx_quantise_plain_bf16;
+
+/* The image that a device has taken writes which one it is, TL_ARCH_..., to device memory. */
+int tl_nvptx_which_image(int32_t device, int32_t *at);
+
+/* Which plain kernel runs, and how: by architecture, head dimension (64, 128) and kind. Only bench tune writes it. */
+typedef struct {
+    tl_device_launch *launch[2]; /* f16, bf16 */
+    int32_t form;
+    int32_t cache_mib; /* causal: K and V of the heads whose blocks alternate take so much at most */
+} tl_plain_kernel;
+extern tl_plain_kernel tl_plain_kernels[TL_ARCHS][2][TL_KINDS];
 
 #endif

@@ -18,8 +18,10 @@ static volatile int ran_on_host;
 
 #if TL_GENERAL
 #define TL_FORM TL_GENERAL_FORM(TL_D)
+#elif !defined TL_FORM && TL_ROUTED
+#define TL_FORM TL_TUNED_FORM(TL_D, routed)
 #elif !defined TL_FORM
-#define TL_FORM TL_TUNED_FORM(TL_D, TL_ROUTED)
+#define TL_FORM TL_TUNED_FORM(TL_D, high)
 #endif
 
 enum {
@@ -34,7 +36,7 @@ enum {
     PITCH8 = TL_D,
     STAGE = KEYS * PITCH16,
     SPLITS = TL_GENERAL && !TL_STATE_F16, /* keys may be split */
-    SHARED_BYTES = BLOCK_ROWS * PITCH16 + 4 * STAGE + (TL_ROUTED ? BLOCK_ROWS * PITCH8 : 0)
+    SHARED_BYTES = TL_SHARED_BYTES(TL_FORM, TL_D, TL_ROUTED)
 };
 
 /* A launch, as the kernel sees it. */
@@ -91,6 +93,9 @@ TL_INLINE int32_t tl_group_of(const tl_task *t, int32_t tile)
     return (int32_t)((uint64_t)(uint32_t)tile * t->group_inverse >> 31);
 }
 
+/* Of a plain kernel: the tile of 64 keys, which has a scale and a routing bit, that tile `tile` of KEYS keys lies in. */
+TL_INLINE int32_t routed_tile(int32_t tile) { return KEYS < TL_DEVICE_KEYS ? tile / (TL_DEVICE_KEYS / KEYS) : tile; }
+
 #if TL_GENERAL
 /* INT8 where the word says so and no token of the tile is flagged. */
 TL_INLINE int32_t tl_route(const tl_task *t, int32_t tile)
@@ -103,7 +108,7 @@ TL_INLINE int32_t tl_route(const tl_task *t, int32_t tile)
 #else
 TL_INLINE int32_t tl_route(const tl_task *t, int32_t tile)
 {
-    return TL_ROUTED ? (int32_t)(t->word >> tl_group_of(t, tile) & 1u) : TL_HIGH;
+    return TL_ROUTED ? (int32_t)(t->word >> tl_group_of(t, routed_tile(tile)) & 1u) : TL_HIGH;
 }
 #endif
 
@@ -204,10 +209,16 @@ enum { ROWS16 = THREADS / (TL_D / 8), ROWS8 = THREADS / (TL_D / 16) }; /* rows t
 
 /* ---- data movement */
 
+/* The lane's chunk in row i * ROWS16 further on. */
+TL_INLINE uint32_t further16(uint32_t at, int32_t i)
+{
+    return (at ^ (uint32_t)((i * ROWS16 & 7) << 4)) + (uint32_t)(i * ROWS16 * PITCH16);
+}
+
 TL_INLINE void copy16(uint32_t to, const uint16_t *from, int64_t seq, int32_t rows)
 {
     TL_FULLY
-    for (int32_t i = 0; i < rows / ROWS16; i++) tl_copy(to + (uint32_t)(i * ROWS16 * PITCH16), from + i * ROWS16 * seq);
+    for (int32_t i = 0; i < rows / ROWS16; i++) tl_copy(further16(to, i), from + i * ROWS16 * seq);
 }
 
 /* Zeros from row `there` on. */
@@ -216,7 +227,7 @@ TL_INLINE void copy16_tail(uint32_t to, const uint16_t *from, int64_t seq, int32
     TL_FULLY
     for (int32_t i = 0; i < rows / ROWS16; i++) {
         const int32_t has = row + i * ROWS16 < there;
-        tl_copy_or_zero(to + (uint32_t)(i * ROWS16 * PITCH16), has ? from + i * ROWS16 * seq : from - row * seq, has);
+        tl_copy_or_zero(further16(to, i), has ? from + i * ROWS16 * seq : from - row * seq, has);
     }
 }
 
@@ -254,7 +265,7 @@ TL_INLINE void tl_prefetch(tl_ctx *x, tl_span span)
     const uint32_t keys = x->keys + (uint32_t)x->fill, values = x->values + (uint32_t)x->fill + x->to16;
     if (span.route == TL_INT8) {
         copy8(keys + x->to8, x->k8 + key * TL_D, KEYS);
-        x->filled_scale = x->k_scale[span.first];
+        x->filled_scale = x->k_scale[routed_tile(span.first)];
     } else if (x->first_copy)
         copy16_tail(keys + x->to16, x->k + key * k_seq, k_seq, KEYS, x->chunk_row, x->lk - span.first * KEYS);
     else
@@ -271,8 +282,7 @@ TL_INLINE void scrub_values(const tl_ctx *x)
 {
     const uint32_t at = x->values + (uint32_t)x->use + x->to16;
     for (int32_t i = 0; i < KEYS / ROWS16; i++)
-        tl_shared_store(at + (uint32_t)(i * ROWS16 * PITCH16),
-                        tl_scrubbed(tl_shared_load(at + (uint32_t)(i * ROWS16 * PITCH16))));
+        tl_shared_store(further16(at, i), tl_scrubbed(tl_shared_load(further16(at, i))));
     tl_barrier();
 }
 
@@ -644,9 +654,9 @@ TL_INLINE void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[
 /* ---- one block */
 
 #if !TL_GENERAL
-/* Which rows are a block's: row tile `tile` of query head `head` of a sequence. */
+/* Which rows are a block's: those from `row` on, in row tile `tile` of query head `head` of a sequence. */
 typedef struct {
-    int32_t head, kv_head, tile;
+    int32_t head, kv_head, tile, row;
     tl_device_sequence seq;
 } place;
 
@@ -655,8 +665,10 @@ typedef struct {
 TL_INLINE place place_of(const launch *a, int32_t block)
 {
     place p;
-    const int32_t each = blocks_in(a->lq, BLOCK_ROWS), row_tiles = a->sequences ? a->all_row_tiles : each;
+    const int32_t each = blocks_in(a->lq, TL_DEVICE_ROWS), row_tiles = a->sequences ? a->all_row_tiles : each;
     int32_t head, tile;
+    const int32_t part = block % SUB_BLOCKS;
+    block /= SUB_BLOCKS;
     if (a->causal) {
         const int32_t heads = a->sequences ? a->heads_q : a->batch * a->heads_q;
         const int32_t first = block / (a->heads_apart * row_tiles) * a->heads_apart, left = heads - first;
@@ -688,9 +700,10 @@ TL_INLINE place place_of(const launch *a, int32_t block)
                                      .lk = a->lk,
                                      .reach = a->reach,
                                      .row_tiles = batch * each,
-                                     .k_blocks = batch * blocks_in(a->lk, KEYS),
+                                     .k_blocks = batch * blocks_in(a->lk, TL_DEVICE_KEYS),
                                      .group_inverse = a->group_inverse};
     }
+    p.row = p.tile * TL_DEVICE_ROWS + (a->causal ? SUB_BLOCKS - 1 - part : part) * BLOCK_ROWS;
     p.kv_head = tl_uniform(p.head / a->group_heads);
     return p;
 }
@@ -748,7 +761,7 @@ TL_INLINE void rows_again(const launch *a, int32_t block, uint32_t bad)
     uint16_t *o = o_of(a, &at);
     tl_warp_barrier();
     for (int32_t i = 0; i < WARP_ROWS; i++) { /* row i of the warp is row i / 8 of the lanes of quad i % 8 */
-        const int32_t row = at.tile * BLOCK_ROWS + thread / 32 * WARP_ROWS + i, past = row + at.seq.reach;
+        const int32_t row = at.row + thread / 32 * WARP_ROWS + i, past = row + at.seq.reach;
         if (tl_vote_any(thread % 32 / 4 == i % 8 && (bad >> (i / 8) & 1u)))
             row_again(q + row * a->q_seq, k, v, o + row * a->o_seq, a->k_seq, a->v_seq,
                       past < at.seq.lk ? past : at.seq.lk, a->logit_scale);
@@ -760,9 +773,10 @@ TL_INLINE void rows_again(const launch *a, int32_t block, uint32_t bad)
 TL_INLINE uint64_t usable_word(const tl_ctx *x, uint64_t word, float q_scale)
 {
     uint32_t bad[2] = {0, 0};
-    for (int32_t first = 0; first < x->task.tile_end; first += 32) { /* no lane leaves before the others */
+    const int32_t end = routed_tile(x->task.tile_end + TL_DEVICE_KEYS / KEYS - 1);
+    for (int32_t first = 0; first < end; first += 32) { /* no lane leaves before the others */
         const int32_t tile = first + x->lane, group = tl_group_of(&x->task, tile);
-        const uint32_t bit = tile < x->task.tile_end && x->k_scale[tile] < 0.f ? 1u << (group & 31) : 0u;
+        const uint32_t bit = tile < end && x->k_scale[tile] < 0.f ? 1u << (group & 31) : 0u;
         bad[0] |= group < 32 ? bit : 0u;
         bad[1] |= group < 32 ? 0u : bit;
     }
@@ -776,7 +790,7 @@ TL_INLINE uint64_t usable_word(const tl_ctx *x, uint64_t word, float q_scale)
 TL_INLINE uint32_t attend(const launch *a, int32_t block, int32_t scrub)
 {
     const place at = place_of(a, block);
-    const int32_t row = at.tile * BLOCK_ROWS, lk = at.seq.lk, lq = at.seq.lq, reach = at.seq.reach;
+    const int32_t row = at.row, lk = at.seq.lk, lq = at.seq.lq, reach = at.seq.reach;
     const int32_t warp = tl_uniform(tl_thread() / 32), chunk = tl_thread() % (TL_D / 8);
     const int32_t last = row + BLOCK_ROWS < lq ? row + BLOCK_ROWS : lq; /* the row after the block */
     const int32_t past = last - 1 + reach, end = past < 0 ? 0 : past < lk ? past : lk;
@@ -808,9 +822,10 @@ TL_INLINE uint32_t attend(const launch *a, int32_t block, int32_t scrub)
      * not spread the exponentials between the products with V either: the loop is slower. */
     const float q_scale = a->q_scale[q_block];
     copy8(x.values + 2 * STAGE + x.to8,
-          a->q_codes + (q_block * BLOCK_ROWS + tl_thread() / (TL_D / 16)) * TL_D + tl_thread() % (TL_D / 16) * 16,
+          a->q_codes + (q_block * TL_DEVICE_ROWS + row % TL_DEVICE_ROWS + tl_thread() / (TL_D / 16)) * TL_D +
+              tl_thread() % (TL_D / 16) * 16,
           BLOCK_ROWS);
-    x.k8 = a->k_codes + (codes * KEYS + tl_thread() / (TL_D / 16)) * TL_D + tl_thread() % (TL_D / 16) * 16;
+    x.k8 = a->k_codes + (codes * TL_DEVICE_KEYS + tl_thread() / (TL_D / 16)) * TL_D + tl_thread() % (TL_D / 16) * 16;
     x.k_scale = a->k_scale + codes;
     x.q_scale = q_scale * a->logit_scale;
     uint64_t word = ~(uint64_t)0;
@@ -965,9 +980,9 @@ static void run_merge(const launch *a)
 
 int TL_LAUNCH(const tl_device_call *call)
 {
-    const int32_t row_tiles = call->heads_q * call->all_row_tiles;
     TL_PLAIN_FIELDS(TL_CAPTURE)
 #if TL_GENERAL
+    const int32_t row_tiles = call->heads_q * call->all_row_tiles;
     TL_GENERAL_FIELDS(TL_CAPTURE)
     const int32_t blocks = row_tiles * splits;
 #pragma omp target teams ompx_bare num_teams(blocks) thread_limit(THREADS) device(call->device)                        \
@@ -987,8 +1002,12 @@ int TL_LAUNCH(const tl_device_call *call)
     }
 #endif
 #else
-#pragma omp target teams ompx_bare num_teams(row_tiles) thread_limit(THREADS) device(call->device)                     \
-    is_device_ptr(TL_PLAIN_POINTERS) ompx_dyn_cgroup_mem(SHARED_BYTES)
+    /* The host does not know the constants of the image that the device has taken. */
+    const int32_t rows = TL_FORM_ROWS(call->form), threads = rows / WARP_ROWS * 32;
+    const int32_t blocks = call->heads_q * call->all_row_tiles * (TL_DEVICE_ROWS / rows);
+    const uint32_t shared = (uint32_t)TL_SHARED_BYTES(call->form, TL_D, TL_ROUTED);
+#pragma omp target teams ompx_bare num_teams(blocks) thread_limit(threads) device(call->device)                        \
+    is_device_ptr(TL_PLAIN_POINTERS) ompx_dyn_cgroup_mem(shared)
     {
         const launch a = {TL_PLAIN_FIELDS(TL_PASS)};
         run(&a);
