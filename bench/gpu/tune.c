@@ -2,7 +2,6 @@
  * and kind into the table that the library is built with (offload/nvptx_tuned.def). The program is the library's objects and
  * a kernel for each candidate, so that all run in one process, in turns, on the same tensors. Every candidate's result is
  * first compared with the double reference. */
-#include <getopt.h>
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
@@ -52,6 +51,7 @@ enum { SMALL = sizeof small / sizeof small[0], LARGE = sizeof large / sizeof lar
 
 /* A plan, and its tensors in host and device memory. */
 typedef struct {
+    tlamp_policy policy;
     tlamp_problem problem;
     tlamp_plan *plan;
     tlamp_tensors here, there;
@@ -81,11 +81,16 @@ static void *upload(const void *data, size_t bytes)
     return p;
 }
 
-/* f16 numbers with about the spread of a normal distribution. */
+/* f16 numbers with about the spread of a normal distribution; they repeat after a while. */
 static uint16_t *random_halves(size_t bytes, uint32_t seed)
 {
+    enum { PERIOD = 1000003 };
     uint16_t *x = allocate(bytes);
     for (size_t i = 0; i < bytes / 2; i++) {
+        if (i >= PERIOD) {
+            x[i] = x[i - PERIOD];
+            continue;
+        }
         float sum = 0.f;
         for (int j = 0; j < 3; j++) {
             seed = seed * 1664525u + 1013904223u;
@@ -115,15 +120,14 @@ static void make_words(trial *t, const shape *s)
     t->there.words = upload(words, t->words_bytes);
 }
 
-static trial open_trial(const shape *s, int32_t d, int32_t kind)
+static void open_trial(trial *t, const shape *s, int32_t d, int32_t kind)
 {
-    trial t;
     tlamp_error err = {.struct_size = sizeof err};
-    tlamp_policy policy;
-    tlamp_policy_init(&policy, sizeof policy);
+    *t = (trial){.words_bytes = 0};
+    tlamp_policy_init(&t->policy, sizeof t->policy);
     const int has_words = kind == TL_KIND_routed && s->percent < 100;
-    policy.kind = kind == TL_KIND_high ? TLAMP_POLICY_HIGH : has_words ? TLAMP_POLICY_ROUTED : TLAMP_POLICY_INT8;
-    tlamp_problem *p = &t.problem;
+    t->policy.kind = kind == TL_KIND_high ? TLAMP_POLICY_HIGH : has_words ? TLAMP_POLICY_ROUTED : TLAMP_POLICY_INT8;
+    tlamp_problem *p = &t->problem;
     tlamp_problem_init(p, sizeof *p);
     p->batch = s->batch;
     p->max_seqlen_q = p->max_seqlen_k = s->length;
@@ -132,26 +136,25 @@ static trial open_trial(const shape *s, int32_t d, int32_t kind)
     p->head_dim_qk = p->head_dim_v = d;
     p->q_dtype = p->k_dtype = p->v_dtype = p->o_dtype = TLAMP_F16;
     p->mask = s->causal ? TLAMP_MASK_CAUSAL : TLAMP_MASK_NONE;
-    p->policy = &policy;
-    must(tlamp_set_strides(p, TLAMP_TENSOR_BHSD, &err) || tlamp_plan_create(&t.plan, p, NULL, &err), "a plan", &err);
-    tlamp_tensors_init(&t.here, sizeof t.here);
-    t.q_bytes = sizeof(uint16_t) * (size_t)s->batch * (size_t)s->heads_q * (size_t)s->length * (size_t)d;
-    t.k_bytes = t.q_bytes / (size_t)s->heads_q * (size_t)s->heads_k;
-    t.here.q = random_halves(t.q_bytes, 1);
-    t.here.k = random_halves(t.k_bytes, 2);
-    t.here.v = random_halves(t.k_bytes, 3);
-    t.here.o = allocate(t.q_bytes);
-    t.here.words_stride_row = 1;
-    t.there = t.here;
-    t.there.q = upload(t.here.q, t.q_bytes);
-    t.there.k = upload(t.here.k, t.k_bytes);
-    t.there.v = upload(t.here.v, t.k_bytes);
-    t.there.o = omp_target_alloc(t.q_bytes, DEVICE);
-    if (has_words) make_words(&t, s);
-    t.workspace_bytes = tlamp_plan_workspace_size(t.plan, 1);
-    t.workspace = omp_target_alloc(t.workspace_bytes, DEVICE);
-    must(!t.there.o || !t.workspace, "memory of the device", NULL);
-    return t;
+    p->policy = &t->policy;
+    must(tlamp_set_strides(p, TLAMP_TENSOR_BHSD, &err) || tlamp_plan_create(&t->plan, p, NULL, &err), "a plan", &err);
+    tlamp_tensors_init(&t->here, sizeof t->here);
+    t->q_bytes = sizeof(uint16_t) * (size_t)s->batch * (size_t)s->heads_q * (size_t)s->length * (size_t)d;
+    t->k_bytes = t->q_bytes / (size_t)s->heads_q * (size_t)s->heads_k;
+    t->here.q = random_halves(t->q_bytes, 1);
+    t->here.k = random_halves(t->k_bytes, 2);
+    t->here.v = random_halves(t->k_bytes, 3);
+    t->here.o = allocate(t->q_bytes);
+    t->here.words_stride_row = 1;
+    t->there = t->here;
+    t->there.q = upload(t->here.q, t->q_bytes);
+    t->there.k = upload(t->here.k, t->k_bytes);
+    t->there.v = upload(t->here.v, t->k_bytes);
+    t->there.o = omp_target_alloc(t->q_bytes, DEVICE);
+    if (has_words) make_words(t, s);
+    t->workspace_bytes = tlamp_plan_workspace_size(t->plan, 1);
+    t->workspace = omp_target_alloc(t->workspace_bytes, DEVICE);
+    must(!t->there.o || !t->workspace, "memory of the device", NULL);
 }
 
 static void close_trial(trial *t)
@@ -236,13 +239,14 @@ static void time_all(const tl_plain_kernel *kernels, int count, int32_t d, int32
     for (int s = 0; s < LARGE; s++) {
         static double samples[MOST][ROUNDS];
         if (causal_only && !large[s].causal) continue;
-        trial t = open_trial(&large[s], d, kind);
+        trial t;
+        open_trial(&t, &large[s], d, kind);
         for (int round = -1; round < ROUNDS; round++) /* the first one warms up */
             for (int k = 0; k < count; k++) {
                 *used = kernels[k];
                 const double start = now();
                 for (int i = 0; i < CALLS; i++) call(&t);
-                if (round >= 0) samples[k][round] = (now() - start) / CALLS;
+                if (round >= 0) samples[k][round] = (now() - start) / (double)CALLS;
             }
         for (int k = 0; k < count; k++) seconds[k][s] = median(samples[k], ROUNDS);
         close_trial(&t);
@@ -263,6 +267,44 @@ static double score(double seconds[MOST][LARGE], int k, int causal_only)
     return exp(sum / count);
 }
 
+static int json; /* one object on stdout and nothing else */
+
+static void print_json_kernel(const tl_plain_kernel *kernel, int32_t d, int32_t kind, const double seconds[LARGE],
+                              int causal_only, double ratio, int chosen)
+{
+    static int is_first = 1;
+    printf("%s\n  {\"head_dim\": %d, \"kind\": \"%s\", \"rows\": %d, \"keys\": %d, \"blocks\": %d, \"cache_mib\": %d, "
+           "\"ratio\": %.4f, \"chosen\": %s, \"microseconds\": {",
+           is_first ? "" : ",", d, kind_names[kind], TL_FORM_ROWS(kernel->form), TL_FORM_KEYS(kernel->form),
+           TL_FORM_BLOCKS(kernel->form), kernel->cache_mib, ratio, chosen ? "true" : "false");
+    const char *separator = "";
+    for (int s = 0; s < LARGE; s++) {
+        if (causal_only && !large[s].causal) continue;
+        printf("%s\"%dx%d/%dx%d%s\": %.1f", separator, large[s].batch, large[s].heads_q, large[s].heads_k,
+               large[s].length, large[s].causal ? " causal" : "", seconds[s] * 1e6);
+        separator = ", ";
+    }
+    printf("}}");
+    is_first = 0;
+}
+
+static void print_kernel(const tl_plain_kernel *kernel, int32_t d, int32_t kind, int causal_only,
+                         const double seconds[LARGE], double ratio, int chosen)
+{
+    if (json) {
+        print_json_kernel(kernel, d, kind, seconds, causal_only, ratio, chosen);
+        return;
+    }
+    printf("%3d %-7s %4d %4d %6d %5d ", d, kind_names[kind], TL_FORM_ROWS(kernel->form), TL_FORM_KEYS(kernel->form),
+           TL_FORM_BLOCKS(kernel->form), kernel->cache_mib);
+    for (int s = 0; s < LARGE; s++)
+        if (!causal_only || large[s].causal)
+            printf(" %11.1f", seconds[s] * 1e6);
+        else
+            printf(" %11s", "");
+    printf("  %.3f%s\n", ratio, chosen ? "  <" : "");
+}
+
 static int best_of(const tl_plain_kernel *kernels, int count, int32_t d, int32_t kind, int causal_only)
 {
     static double seconds[MOST][LARGE];
@@ -272,16 +314,8 @@ static int best_of(const tl_plain_kernel *kernels, int count, int32_t d, int32_t
         if (score(seconds, k, causal_only) < margin * score(seconds, best, causal_only) ||
             (best && score(seconds, k, causal_only) < score(seconds, best, causal_only)))
             best = k;
-    for (int k = 0; k < count; k++) {
-        printf("%3d %-7s %4d %4d %6d %5d ", d, kind_names[kind], TL_FORM_ROWS(kernels[k].form),
-               TL_FORM_KEYS(kernels[k].form), TL_FORM_BLOCKS(kernels[k].form), kernels[k].cache_mib);
-        for (int s = 0; s < LARGE; s++)
-            if (!causal_only || large[s].causal)
-                printf(" %8.1f", seconds[k][s] * 1e6);
-            else
-                printf(" %8s", "");
-        printf("  %.3f%s\n", score(seconds, k, causal_only), k == best ? "  <" : "");
-    }
+    for (int k = 0; k < count; k++)
+        print_kernel(&kernels[k], d, kind, causal_only, seconds[k], score(seconds, k, causal_only), k == best);
     fflush(stdout);
     return best;
 }
@@ -299,14 +333,15 @@ static int collect(tl_plain_kernel kernels[MOST], int32_t d, int32_t kind, int *
             kernels[count++].launch[0] = candidates[c].launch;
         }
     for (int s = 0; s < SMALL; s++) {
-        trial t = open_trial(&small[s], d, kind);
+        trial t;
+        open_trial(&t, &small[s], d, kind);
         for (int k = 0; k < count; k++) {
             *used = kernels[k];
             const double error = worst_error(&t);
             if (error <= 1.) continue;
-            printf("%3d %-7s %4d %4d %6d: wrong, error / bound %.3g\n", d, kind_names[kind],
-                   TL_FORM_ROWS(kernels[k].form), TL_FORM_KEYS(kernels[k].form), TL_FORM_BLOCKS(kernels[k].form),
-                   error);
+            fprintf(stderr, "tilelamp-tune: d=%d %s %d %d %d is wrong, error / bound %.3g: it is left out\n", d,
+                    kind_names[kind], TL_FORM_ROWS(kernels[k].form), TL_FORM_KEYS(kernels[k].form),
+                    TL_FORM_BLOCKS(kernels[k].form), error);
             *wrong = 1;
             kernels[k--] = kernels[--count];
         }
@@ -361,15 +396,30 @@ static int write_table(const char *path)
     return fclose(f) != 0;
 }
 
+static void print_heading(void)
+{
+    printf(
+        "sm_%d, f16: microseconds of a call, medians of %d rounds in turns; the geometric mean over the first line's\n",
+        arch_numbers[arch], ROUNDS);
+    printf("  d kind    rows keys blocks cache ");
+    for (int s = 0; s < LARGE; s++)
+        printf(" %6dx%d%s", large[s].batch * large[s].heads_q, large[s].length, large[s].causal ? "c" : " ");
+    printf("\n");
+}
+
 int main(int argc, char **argv)
 {
+    static const char usage[] = "usage: tilelamp-tune [--json] [-o FILE]   (nvptx_tuned.def)\n";
     const char *path = "nvptx_tuned.def";
-    for (int c = getopt(argc, argv, "o:"); c != -1; c = getopt(argc, argv, "o:")) {
-        if (c != 'o') {
-            fprintf(stderr, "usage: tilelamp-tune [-o FILE]   (nvptx_tuned.def)\n");
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--json") == 0) {
+            json = 1;
+        } else if (strcmp(argv[i], "-o") == 0 && i + 1 < argc) {
+            path = argv[++i];
+        } else {
+            fputs(usage, stderr);
             return 2;
         }
-        path = optarg;
     }
     if (tlamp_num_devices() < 1) {
         fprintf(stderr, "tilelamp-tune: no GPU: this machine has none that the library has code for\n");
@@ -380,13 +430,10 @@ int main(int argc, char **argv)
              omp_target_memcpy(&arch, at, sizeof arch, 0, 0, omp_get_initial_device(), DEVICE),
          "the device", NULL);
     omp_target_free(at, DEVICE);
-    printf("sm_%d, f16: microseconds of a call, medians of %d rounds in turns; and the geometric mean over the first "
-           "line's\n",
-           arch_numbers[arch], ROUNDS);
-    printf("  d kind    rows keys blocks cache");
-    for (int s = 0; s < LARGE; s++)
-        printf(" %dx%dx%d%s", large[s].batch, large[s].heads_q, large[s].length, large[s].causal ? "c" : "");
-    printf("\n");
+    if (json)
+        printf("{\"arch\": %d, \"file\": \"%s\", \"results\": [", arch_numbers[arch], path);
+    else
+        print_heading();
     int wrong = 0;
     for (int d = 64; d <= 128; d += 64)
         for (int kind = 0; kind < TL_KINDS; kind++) tune(d, kind, &wrong);
@@ -394,6 +441,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "tilelamp-tune: %s cannot be written\n", path);
         return 2;
     }
-    printf("%s is written: put it in the place of offload/nvptx_tuned.def and build again\n", path);
+    if (json)
+        printf("]}\n");
+    else
+        printf("%s is written: put it in the place of offload/nvptx_tuned.def and build again\n", path);
     return wrong;
 }

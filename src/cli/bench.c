@@ -98,15 +98,6 @@ const char *bench_complaint(const measurement *results, int count)
 
 /* ------------------------------------------------------------------------------------------------ the command */
 
-/* The forms that a GPU's kernels might have are in no build but the one for tuning. */
-static int bench_tune(const bench_options *o, fault *f)
-{
-    (void)o;
-    return fault_set(
-        f, UNAVAILABLE,
-        "bench tune is a program of its own: tilelamp-tune, built with the kernels for a GPU (docs/gpu.md)");
-}
-
 static const struct benchmark {
     const char *name;
     int (*run)(const bench_options *o, fault *f);
@@ -158,14 +149,14 @@ static const struct argp_child children[] = {{&common_argp, 0, NULL, 0}, {NULL, 
 static const struct argp bench_argp = {
     bench_arguments,
     parse_bench,
-    "[prefill|decode|quant|lamp|peak]",
+    "[prefill|decode|quant|lamp|peak|tune]",
     "Measures speed. Every result is checked first; what is compared is timed in turns.\n\n"
     "prefill (the default): whole attentions, against the rate that this machine's peaks allow. decode: few rows "
     "against "
     "many keys, against the time of reading K and V. quant: packing and quantising K and V, against copying them. "
     "lamp: "
     "simulated products per second of LampAttention's formats, against the FMA rate. peak: what this machine can do at "
-    "most.\v"
+    "most. tune: which forms of the kernels for GPUs are fastest on this one, into a table to build with.\v"
     "A file of shapes has problem strings in the first column and, indented below them, policy strings.\n\n"
     "Examples:\n"
     "  tilelamp bench --quick\n"
@@ -188,7 +179,8 @@ static int run_benchmark(const bench_options *o, fault *f)
         if (o->peers && !b->has_peers) return fault_set(f, BAD_INPUT, "bench %s has no peers: leave --peers out", what);
         return b->run(o, f);
     }
-    return fault_set(f, BAD_INPUT, "'%.40s' is nothing to bench: write prefill, decode, quant, lamp or peak", what);
+    return fault_set(f, BAD_INPUT, "'%.40s' is nothing to bench: write prefill, decode, quant, lamp, peak or tune",
+                     what);
 }
 
 int command_bench(int argc, char **argv, fault *f)

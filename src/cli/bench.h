@@ -18,6 +18,7 @@ typedef struct bench_options {
 } bench_options;
 
 int bench_peak(const bench_options *o, fault *f);
+int bench_tune(const bench_options *o, fault *f);
 int bench_lamp(const bench_options *o, fault *f);
 int bench_prefill(const bench_options *o, fault *f);
 int bench_decode(const bench_options *o, fault *f);

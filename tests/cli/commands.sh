@@ -98,6 +98,7 @@ expect 2 bench --quick --shapes elsewhere/wrong
 has err "tilelamp: policy.block_m"
 expect 2 bench decode --shapes err
 expect 3 bench tune
+expect 2 bench tune --quick
 for what in peak lamp; do
     expect 0 bench $what --quick --json --threads 1
     is_json out
