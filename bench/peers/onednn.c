@@ -52,8 +52,8 @@ static dnnl_data_type_t type_of(const char *dtype)
     return strcmp(dtype, "f32") == 0 ? dnnl_f32 : strcmp(dtype, "bf16") == 0 ? dnnl_bf16 : dnnl_f16;
 }
 
-/* Heads of a group stand in a dimension of their own, along which K and V are broadcast. */
-static int describe(void)
+/* Heads of a group stand in a dimension of their own, along which K and V are broadcast. between: the type of scores. */
+static int describe(dnnl_data_type_t between)
 {
     const dnnl_data_type_t type = type_of(shape.dtype);
     const int64_t b = shape.batch, hk = shape.heads_k, g = shape.heads_q / shape.heads_k, lq = shape.lq, lk = shape.lk;
@@ -61,11 +61,11 @@ static int describe(void)
         dnnl_data_type_t type;
         int64_t dims[5];
     } tensors[TENSORS] = {
-        [Q] = {type, {b, hk, g, lq, shape.d}},     [K] = {type, {b, hk, 1, lk, shape.d}},
-        [RAW] = {dnnl_f32, {b, hk, g, lq, lk}},    [SCALE] = {type, {1, 1, 1, 1, 1}},
-        [SCALED] = {dnnl_f32, {b, hk, g, lq, lk}}, [MASK] = {type, {1, 1, 1, lq, lk}},
-        [MASKED] = {dnnl_f32, {b, hk, g, lq, lk}}, [WEIGHTS] = {type, {b, hk, g, lq, lk}},
-        [V] = {type, {b, hk, 1, lk, shape.dv}},    [O] = {type, {b, hk, g, lq, shape.dv}},
+        [Q] = {type, {b, hk, g, lq, shape.d}},    [K] = {type, {b, hk, 1, lk, shape.d}},
+        [RAW] = {between, {b, hk, g, lq, lk}},    [SCALE] = {type, {1, 1, 1, 1, 1}},
+        [SCALED] = {between, {b, hk, g, lq, lk}}, [MASK] = {type, {1, 1, 1, lq, lk}},
+        [MASKED] = {between, {b, hk, g, lq, lk}}, [WEIGHTS] = {type, {b, hk, g, lq, lk}},
+        [V] = {type, {b, hk, 1, lk, shape.dv}},   [O] = {type, {b, hk, g, lq, shape.dv}},
     };
     int good = 1;
     for (int i = 0; i < TENSORS; i++) {
@@ -99,6 +99,8 @@ static int add_op(dnnl_graph_graph_t graph, dnnl_graph_op_kind_t kind, int a, in
     return good;
 }
 
+static const char not_accepted[] = "its graph is not accepted";
+
 /* The compiled partition, and its inputs in its own order. */
 static const char *compile(dnnl_graph_graph_t graph)
 {
@@ -114,7 +116,7 @@ static const char *compile(dnnl_graph_graph_t graph)
     if (!good || dnnl_graph_graph_finalize(graph) != dnnl_success ||
         dnnl_graph_graph_filter(graph, dnnl_graph_partition_policy_fusion) != dnnl_success ||
         dnnl_graph_graph_get_partition_num(graph, &count) != dnnl_success)
-        return "its graph is not accepted";
+        return not_accepted;
     if (count != 1) return "it does not fuse this attention";
     good = dnnl_graph_graph_get_partitions(graph, 1, &partition) == dnnl_success;
     good = good && dnnl_graph_partition_get_input_ports_num(partition, &num_inputs) == dnnl_success;
@@ -192,18 +194,31 @@ static const char *fill_all(void)
     return NULL;
 }
 
-static const char *open_shape(const peer_shape *s, char kernel[100])
+static const char *open_graph(dnnl_data_type_t between)
 {
-    close_shape();
-    shape = *s;
     dnnl_graph_graph_t graph;
-    if (!describe()) return "its tensors cannot be described";
+    if (!describe(between)) return "its tensors cannot be described";
     const char *reason = fill_all();
     if (reason) return reason;
     if (dnnl_graph_graph_create(&graph, dnnl_cpu) != dnnl_success) return "its graph cannot be made";
     reason = compile(graph);
     (void)dnnl_graph_graph_destroy(graph);
-    (void)snprintf(kernel, 100, "graph SDPA, one partition%s", s->causal ? ", explicit mask" : "");
+    return reason;
+}
+
+/* Scores in f32, as its documentation has them; older versions want one type for everything. */
+static const char *open_shape(const peer_shape *s, char kernel[100])
+{
+    const dnnl_data_type_t types[] = {dnnl_f32, type_of(s->dtype)};
+    const char *reason = not_accepted;
+    int i = 0;
+    for (; i < 2 && reason == not_accepted; i++) {
+        close_shape();
+        shape = *s;
+        reason = open_graph(types[i]);
+    }
+    (void)snprintf(kernel, 100, "graph SDPA, one partition%s%s", s->causal ? ", explicit mask" : "",
+                   i == 1 ? "" : ", scores of the inputs' type");
     return reason;
 }
 
