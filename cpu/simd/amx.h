@@ -64,6 +64,23 @@ TL_INLINE void tl_tiles_load(const int two_rows, const int two_columns, const fl
     if (two_rows && two_columns) _tile_loadd(3, c + 16 * stride + 16, bytes);
 }
 
+/* A block of products as it lies in tl_woven: four tiles, one after another. */
+TL_INLINE void tl_tiles_load_block(const int two_rows, const int two_columns, const float *c)
+{
+    _tile_loadd(0, c, 64);
+    if (two_columns) _tile_loadd(1, c + 256, 64);
+    if (two_rows) _tile_loadd(2, c + 512, 64);
+    if (two_rows && two_columns) _tile_loadd(3, c + 768, 64);
+}
+
+TL_INLINE void tl_tiles_store_block(const int two_rows, const int two_columns, float *c)
+{
+    _tile_stored(0, c, 64);
+    if (two_columns) _tile_stored(1, c + 256, 64);
+    if (two_rows) _tile_stored(2, c + 512, 64);
+    if (two_rows && two_columns) _tile_stored(3, c + 768, 64);
+}
+
 TL_INLINE void tl_tiles_store(const int two_rows, const int two_columns, float *c, int64_t stride)
 {
     const int64_t bytes = stride * 4;
@@ -80,26 +97,24 @@ TL_INLINE void tl_tiles_a(const int two_rows, const void *a, int64_t stride, int
     if (two_rows) _tile_loadd(5, (const unsigned char *)a + next, stride);
 }
 
-TL_INLINE void tl_tiles_b(const int two_columns, const void *b, int64_t next)
+enum { TL_BF16_BY_BF16, TL_SIGNED_BY_SIGNED, TL_UNSIGNED_BY_SIGNED }; /* elements of A and B */
+
+#define TL_TILE_DOT(kind, c, a, b)                                                                                     \
+    do {                                                                                                               \
+        if (kind == TL_BF16_BY_BF16) _tile_dpbf16ps(c, a, b);                                                          \
+        if (kind == TL_SIGNED_BY_SIGNED) _tile_dpbssd(c, a, b);                                                        \
+        if (kind == TL_UNSIGNED_BY_SIGNED) _tile_dpbusd(c, a, b);                                                      \
+    } while (0)
+
+/* A times B, whose second tile begins `next` bytes on. Each tile of B is loaded where it is first needed. */
+TL_INLINE void tl_tiles_dot(const int kind, const int two_rows, const int two_columns, const void *b, int64_t next)
 {
     _tile_loadd(6, b, 64);
+    TL_TILE_DOT(kind, 0, 4, 6);
+    if (two_rows) TL_TILE_DOT(kind, 2, 5, 6);
     if (two_columns) _tile_loadd(7, (const unsigned char *)b + next, 64);
-}
-
-TL_INLINE void tl_tiles_dot_bf16(const int two_rows, const int two_columns)
-{
-    _tile_dpbf16ps(0, 4, 6);
-    if (two_columns) _tile_dpbf16ps(1, 4, 7);
-    if (two_rows) _tile_dpbf16ps(2, 5, 6);
-    if (two_rows && two_columns) _tile_dpbf16ps(3, 5, 7);
-}
-
-TL_INLINE void tl_tiles_dot_bytes(const int two_rows, const int two_columns)
-{
-    _tile_dpbssd(0, 4, 6);
-    if (two_columns) _tile_dpbssd(1, 4, 7);
-    if (two_rows) _tile_dpbssd(2, 5, 6);
-    if (two_rows && two_columns) _tile_dpbssd(3, 5, 7);
+    if (two_columns) TL_TILE_DOT(kind, 1, 4, 7);
+    if (two_rows && two_columns) TL_TILE_DOT(kind, 3, 5, 7);
 }
 
 /* ---- planes: a number as a sum of bf16 numbers, each the leading 8 significant bits of what the ones before it leave. So the

@@ -28,12 +28,12 @@
  *                                                         TL_STATE_F16 logits and P are rounded by tl_v_hold)
  *   void tl_values_run(x, values, rows, p, at, n, o)      O += P V: columns [0, n) of P, whose keys begin at `at`
  *   float tl_values_weight(p, j)                          the number that column j of a row of P stands for
- * With TL_WOVEN products are woven with the vector work on rows of another item: they call tl_weave between their steps. Then
- * tl_high_scores (tl_int8_scores) leaves numbers in s that only it knows, and there are
- *   tl_v tl_high_finish(x, high, r, raw, at, n, s, top)   one row's numbers become scores, or with `raw` q . k alone; returns
- *                                                         the larger of them and top, by lanes
- *   int  tl_high_mend(x, high, row, rows, raw, at, n, s)  comes after that: scores of flagged rows and keys; any?
- *   float tl_values_weigh_raw(p, n, factor, ref)          in place of tl_values_weigh: the logits are p * factor, rounded
+ *
+ * With TL_WOVEN (simd/woven.h), in place of tl_high_scores and tl_int8_scores:
+ *   void tl_high_block(x, high, row, rows, at, n, block)  products of at most 32 rows and 32 keys; calls tl_weave on the way
+ *   int  tl_high_flagged(high, at, n)                     is some query, or some of these keys, flagged?
+ *   void tl_high_mend(x, high, row, rows, at, n, s)       scores of what is flagged
+ *   tl_values_exp2(t), tl_values_put(p, i, a, b)          the steps of tl_values_weigh: 2^t; columns i .. i + 31 of a row of P
  *
  * Task memory is for whole row blocks. x is the tl_operands below, which tl_ctx contains; its fields are set before the
  * first of these functions is called. Rows of s, p and o lie TL_SCORE_STRIDE, TL_SCORE_STRIDE and x->o_stride floats apart.
@@ -76,19 +76,14 @@ enum {
 /* A call that stays one: inlined into a large caller, register tiles may spill. */
 #define TL_CALL static __attribute__((noinline))
 
-/* 1: products are woven with vector work, of which a unit for tile products leaves the core free. */
+/* 1: the vector work on scores is woven with the products of others (simd/woven.h). */
 #ifndef TL_WOVEN
 #define TL_WOVEN 0
 #endif
 
-/* Vector work, row by row, that a product does between its steps. */
-typedef struct {
-    void (*work)(void *context, int32_t row);
-    void *context;
-    int32_t rows, done;
-    int32_t cols;          /* of the product */
-    int32_t steps, credit; /* of all its columns; rows are due at `steps` of credit, and each step gives `rows` */
-} tl_woven;
+enum { TL_BLOCK_COLUMNS = 2 * TL_PANEL, TL_BLOCK_TILE = TL_PANEL * TL_PANEL }; /* of a block; numbers of a tile */
+typedef struct tl_woven tl_woven;
+TL_SHARED void tl_weave(tl_woven *w, int32_t steps); /* after each of so many steps of a block's products */
 
 typedef struct {
     tl_cpu cpu;
@@ -104,25 +99,6 @@ typedef struct {
     float *token;       /* [max(q_stride, o_stride)] scratch: a row as floats */
     tl_woven *woven;
 } tl_operands;
-
-/* A product has so many steps for each group of columns, if it is made for all columns. */
-TL_INLINE void tl_weave_over(tl_woven *w, int32_t steps, int32_t columns)
-{
-    w->steps = steps * ((w->cols + columns - 1) / columns);
-    w->credit = 0;
-}
-
-/* After each step. */
-TL_INLINE void tl_weave(tl_woven *w)
-{
-    for (w->credit += w->rows; w->credit >= w->steps && w->done < w->rows; w->credit -= w->steps)
-        w->work(w->context, w->done++);
-}
-
-TL_INLINE void tl_weave_rest(tl_woven *w)
-{
-    while (w->done < w->rows) w->work(w->context, w->done++);
-}
 
 TL_INLINE int32_t tl_least(int64_t a, int64_t b) { return (int32_t)(a < b ? a : b); }
 

@@ -12,26 +12,18 @@
  * O is part of, its terms are added in one order.
  */
 #include "simd/operands.h"
+#if TL_WOVEN
+#include "simd/woven.h"
+#define TL_GUESSES 1
+#endif
 
 #define TL_LAMP 0
 #define TL_SPLITS 1
-#define TL_SCORE_TILES (TL_WOVEN ? 2 : 1)
 #define TL_SPAN_MIXED 1
 #ifndef TL_VALUES_UP_TO_1
 #define TL_VALUES_UP_TO_1 0
 #endif
 #define TL_LAZY (TL_STATE_F16 || TL_VALUES_UP_TO_1 ? 0.f : 8.f)
-
-/* Scores of one row block against its part of a span. Logits in log2 units, if need be after tl_logits. */
-typedef struct {
-    float *s;     /* [TL_ROWS][TL_SCORE_STRIDE] */
-    float factor; /* what the logits are, is s times this */
-    int32_t cols; /* in use: a multiple of TL_PANEL, no further than the block's last row sees */
-#if TL_WOVEN
-    int32_t topped;     /* top is good */
-    float top[TL_ROWS]; /* largest scores of a row, as they are stored; NaN is not one */
-#endif
-} tl_scores;
 
 typedef struct {
     tl_operands in;
@@ -39,24 +31,24 @@ typedef struct {
     tl_int8 int8;
     tl_values values;
     float *o;      /* [rows][in.o_stride] */
-    float *scores; /* [TL_SCORE_TILES][TL_ROWS][TL_SCORE_STRIDE] */
-    int32_t turn;  /* which scores are next */
+    float *scores; /* [TL_ROWS][TL_SCORE_STRIDE] */
 #if TL_WOVEN
+    const float *guess; /* [TL_ROWS] references of the next scores' rows, as they are now */
     tl_woven woven;
-    struct { /* scores that have been asked for */
-        tl_scores *s;
-        tl_span span;
-        int32_t rb;
-        int32_t made;     /* their products are there */
-        int32_t finished; /* and rows of scores */
-    } asked;
-    struct { /* weights that are being made */
-        const tl_scores *s;
-        const float *ref;
-        float *sum;
-    } weighed;
 #endif
 } tl_ctx;
+
+/* Scores of one row block against its part of a span. Logits in log2 units, if need be after tl_logits. */
+typedef struct {
+    float *s;     /* [TL_ROWS][TL_SCORE_STRIDE] */
+    int32_t cols; /* in use: a multiple of TL_PANEL, no further than the block's last row sees */
+#if TL_WOVEN
+    int32_t topped;       /* top is good */
+    int32_t weighed;      /* s holds P already, of these references */
+    float guess[TL_ROWS]; /* [row] */
+    float top[TL_ROWS];   /* [row] its largest score */
+#endif
+} tl_scores;
 
 typedef struct {
     float *o;
@@ -105,7 +97,7 @@ static void tl_lay_out(tl_ctx *x, const tl_shape *shape, tl_arena *a)
     in->q = tl_take(a, rows * in->q_stride * 4);
     in->token = tl_take(a, tl_max64(in->q_stride, in->o_stride) * 4);
     x->o = tl_take(a, rows * in->o_stride * 4);
-    x->scores = tl_take(a, (int64_t)TL_SCORE_TILES * TL_ROWS * TL_SCORE_STRIDE * 4);
+    x->scores = tl_take(a, (int64_t)TL_ROWS * TL_SCORE_STRIDE * 4);
     tl_high_lay_out_task(&x->high, shape, rows, a);
     tl_int8_lay_out_task(&x->int8, shape, rows, a);
     tl_values_lay_out_task(&x->values, shape, rows, a);
@@ -195,7 +187,7 @@ TL_INLINE void tl_leave(tl_ctx *x, tl_span span)
 
 /* ---- products */
 
-/* Columns of one route, from column j on. */
+/* Columns of one route. */
 typedef struct {
     int32_t route, j, n;
 } tl_run;
@@ -209,16 +201,89 @@ TL_INLINE tl_run tl_run_at(const tl_ctx *x, const tl_scores *s, tl_span span, in
     return run;
 }
 
-/* Where a span's keys begin among the packed ones. */
-TL_INLINE int64_t tl_span_at_packed(const tl_ctx *x, tl_span span)
+#if TL_WOVEN
+TL_INLINE void tl_guess(tl_ctx *x, const float m[TL_ROWS]) { x->guess = m; }
+
+static int tl_some_flagged(const tl_ctx *x, const tl_scores *s, tl_span span, int64_t at)
 {
-    return (int64_t)span.first * tl_task_of(x)->tile_keys - x->in.first;
+    tl_run run;
+    for (int32_t j = 0; j < s->cols; j += run.n) {
+        run = tl_run_at(x, s, span, j);
+        if (run.route == TL_INT8 ? tl_int8_flagged(&x->int8, at + j, run.n) : tl_high_flagged(&x->high, at + j, run.n))
+            return 1;
+    }
+    return 0;
 }
 
-static void tl_products(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
+/* Can weights be made before the maximum is known? */
+static int tl_can_weigh(const tl_ctx *x, tl_span span, int32_t rows)
+{
+    const int32_t whole = (1 << span.count) - 1;
+    if (TL_VALUES_UP_TO_1 || span.edge || !tl_logits_are_plain(x->in.cpu.call)) return 0;
+    if (tl_task_of(x)->tile_keys % TL_BLOCK_COLUMNS && span.route != 0 && span.route != whole) return 0;
+    for (int32_t r = 0; r < rows; r++)
+        if (!tl_is_finite(x->guess[r])) return 0;
+    return 1;
+}
+
+/* Scores, or with s->weighed weights. */
+static void tl_woven_scores(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, int64_t at)
 {
     const int32_t first = rb * TL_ROWS, rows = tl_rows_here(x, rb);
-    const int64_t at = tl_span_at_packed(x, span);
+    tl_woven *w = &x->woven;
+    tl_run run;
+    int turn = 0;
+    w->rows = w->done = 0;
+    w->s = s->s;
+    w->guess = s->weighed ? s->guess : NULL;
+    w->factor = x->in.factor;
+    for (int32_t r = 0; r < rows; r++) {
+        tl_v_store(w->top[r], tl_v_set(-TL_INF));
+        tl_v_store(w->sum[r], tl_v_set(0.f));
+    }
+    for (int32_t j = 0; j < s->cols; j += run.n) {
+        run = tl_run_at(x, s, span, j);
+        for (int32_t i = j; i < j + run.n; i += TL_BLOCK_COLUMNS, turn = !turn) {
+            const int32_t n = tl_least(TL_BLOCK_COLUMNS, j + run.n - i);
+            if (run.route == TL_INT8)
+                tl_int8_block(&x->in, &x->int8, first, rows, at + i, n, w->blocks[turn]);
+            else
+                tl_high_block(&x->in, &x->high, first, rows, at + i, n, w->blocks[turn]);
+            tl_weave(w, 1);
+            w->block = w->blocks[turn];
+            w->rows = rows;
+            w->cols = n;
+            w->done = 0;
+            w->column = i;
+            w->q_scale = run.route == TL_INT8 ? x->int8.q_scale + first : NULL;
+            w->q_mean = run.route == TL_INT8 ? x->int8.q_mean + first : NULL;
+            w->k_scale = run.route == TL_INT8 ? x->int8.scale + at + i : NULL;
+        }
+    }
+    tl_weave(w, 1);
+    for (int32_t r = 0; r < rows; r++) s->top[r] = tl_v_top(tl_v_load(w->top[r]));
+}
+
+static void tl_products(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, int64_t at)
+{
+    const int32_t first = rb * TL_ROWS, rows = tl_rows_here(x, rb);
+    s->topped = !tl_some_flagged(x, s, span, at);
+    s->weighed = s->topped && tl_can_weigh(x, span, rows);
+    for (int32_t r = 0; r < rows; r++) s->guess[r] = x->guess[r];
+    tl_woven_scores(x, s, span, rb, at);
+    tl_run run;
+    for (int32_t j = 0; !s->topped && j < s->cols; j += run.n) {
+        run = tl_run_at(x, s, span, j);
+        if (run.route == TL_INT8)
+            tl_int8_mend(&x->in, &x->int8, first, rows, at + j, run.n, s->s + j);
+        else
+            tl_high_mend(&x->in, &x->high, first, rows, at + j, run.n, s->s + j);
+    }
+}
+#else
+static void tl_products(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, int64_t at)
+{
+    const int32_t first = rb * TL_ROWS, rows = tl_rows_here(x, rb);
     tl_run run;
     for (int32_t j = 0; j < s->cols; j += run.n) {
         run = tl_run_at(x, s, span, j);
@@ -228,93 +293,18 @@ static void tl_products(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
             tl_high_scores(&x->in, &x->high, first, rows, at + j, run.n, s->s + j);
     }
 }
+#endif
 
 static void tl_scores_issue(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
 {
     const tl_task *t = tl_task_of(x);
     const int64_t key = (int64_t)span.first * t->tile_keys;
     const int64_t seen = tl_key_end(&t->mask, tl_row_tokens(t, rb * TL_ROWS, tl_rows_here(x, rb)).last) - key;
-    s->s = x->scores + x->turn * (int64_t)TL_ROWS * TL_SCORE_STRIDE;
+    s->s = x->scores;
     s->cols = (int32_t)tl_round_up(tl_min64(seen, (int64_t)span.count * t->tile_keys), TL_PANEL);
-    s->factor = 1.f;
-#if TL_WOVEN
-    x->turn = !x->turn;
-    if (span.route == 0) s->factor = x->in.factor; /* all high */
-    x->asked.s = s;
-    x->asked.span = span;
-    x->asked.rb = rb;
-    x->asked.made = x->asked.finished = 0;
-#else
-    tl_products(x, s, span, rb);
-#endif
+    tl_products(x, s, span, rb, key - x->in.first);
 }
 
-#if TL_WOVEN
-
-/* What is left to be done with a row of scores, once the products are there. */
-static void tl_finish_row(void *context, int32_t r)
-{
-    tl_ctx *x = context;
-    tl_scores *s = x->asked.s;
-    const tl_span span = x->asked.span;
-    const int32_t row = x->asked.rb * TL_ROWS + r;
-    const int64_t at = tl_span_at_packed(x, span);
-    tl_v top = tl_v_set(-TL_INF);
-    tl_run run;
-    for (int32_t j = 0; j < s->cols; j += run.n) {
-        run = tl_run_at(x, s, span, j);
-        float *to = s->s + r * TL_SCORE_STRIDE + j;
-        if (run.route == TL_INT8)
-            top = tl_int8_finish(&x->in, &x->int8, row, 0, at + j, run.n, to, top);
-        else
-            top = tl_high_finish(&x->in, &x->high, row, span.route == 0, at + j, run.n, to, top);
-    }
-    s->top[r] = tl_v_top(top);
-}
-
-/* Scores of what is not finite. */
-static int tl_mend_scores(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
-{
-    const int32_t first = rb * TL_ROWS, rows = tl_rows_here(x, rb), raw = span.route == 0;
-    const int64_t at = tl_span_at_packed(x, span);
-    int mended = 0;
-    tl_run run;
-    for (int32_t j = 0; j < s->cols; j += run.n) {
-        run = tl_run_at(x, s, span, j);
-        if (run.route == TL_INT8)
-            mended |= tl_int8_mend(&x->in, &x->int8, first, rows, raw, at + j, run.n, s->s + j);
-        else
-            mended |= tl_high_mend(&x->in, &x->high, first, rows, raw, at + j, run.n, s->s + j);
-    }
-    return mended;
-}
-
-/* The next product's columns, and the row work to be woven with it. */
-TL_INLINE void tl_weave_begin(tl_ctx *x, int32_t cols, void (*work)(void *, int32_t), int32_t rows)
-{
-    x->woven = (tl_woven){.work = work, .context = x, .rows = rows, .cols = cols};
-}
-
-/* Two score tiles are alive: the products of one are made while weights are made of the other (tl_exp), and its scores while
- * those meet V (tl_values_issue). What has not been done by then is done here. */
-static void tl_scores_wait(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
-{
-    if (!x->asked.made) {
-        tl_weave_begin(x, s->cols, NULL, 0);
-        tl_products(x, s, span, rb);
-    }
-    if (!x->asked.finished) {
-        tl_weave_begin(x, 0, tl_finish_row, tl_rows_here(x, rb));
-        tl_weave_rest(&x->woven);
-    }
-    s->topped = !tl_mend_scores(x, s, span, rb);
-    x->asked.s = NULL;
-}
-
-/* Packing on arrival has room for one span. */
-TL_INLINE int tl_holds_two(const tl_ctx *x) { return !tl_packs_on_arrival(&x->in.cpu.call->shape); }
-
-#else
 TL_INLINE void tl_scores_wait(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
 {
     (void)x;
@@ -322,7 +312,6 @@ TL_INLINE void tl_scores_wait(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
     (void)span;
     (void)rb;
 }
-#endif
 
 /* Column j of P, whose V is not finite and so was left out. Rows that do not see the key leave it out: 0 * NaN is NaN. */
 static void tl_values_nonfinite(tl_ctx *x, int32_t row, int32_t rows, const float *p, int32_t j, int64_t key, float *o)
@@ -343,15 +332,7 @@ static void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span span, 
     const int32_t first = rb * TL_ROWS, rows = tl_rows_here(x, rb);
     const int64_t key = (int64_t)span.first * x->in.cpu.task.tile_keys, at = key - x->in.first;
     float *o = acc->o + (int64_t)first * x->in.o_stride;
-#if TL_WOVEN
-    const int finish = x->asked.s != NULL;
-    tl_weave_begin(x, s->cols, tl_finish_row, finish ? tl_rows_here(x, x->asked.rb) : 0);
-#endif
     tl_values_run(&x->in, &x->values, rows, s->s, at, s->cols, o);
-#if TL_WOVEN
-    tl_weave_rest(&x->woven);
-    x->asked.finished = finish;
-#endif
     for (int32_t j = 0; j < s->cols; j += TL_PANEL)
         for (int32_t i = 0, marks = x->values.nonfinite[(at + j) / TL_PANEL]; marks >> i; i++)
             if (marks >> i & 1) tl_values_nonfinite(x, first, rows, s->s, j + i, key + j + i, o);
@@ -503,13 +484,12 @@ static void tl_mask(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
     }
 }
 
-/* The product of the largest number is the largest product: rounding keeps the order. */
 static void tl_row_max(const tl_ctx *x, const tl_scores *s, tl_span span, int32_t rb, float top[TL_ROWS])
 {
     const int32_t n = tl_rows_here(x, rb);
 #if TL_WOVEN
     if (s->topped && !span.edge && tl_logits_are_plain(x->in.cpu.call)) {
-        for (int32_t r = 0; r < TL_ROWS; r++) top[r] = r < n ? s->top[r] * s->factor : -TL_INF;
+        for (int32_t r = 0; r < TL_ROWS; r++) top[r] = r < n ? s->top[r] : -TL_INF;
         return;
     }
 #endif
@@ -519,8 +499,8 @@ static void tl_row_max(const tl_ctx *x, const tl_scores *s, tl_span span, int32_
         const float *row = s->s + r * TL_SCORE_STRIDE;
         for (int32_t i = 0; r < n && i < s->cols; i += TL_PANEL)
             TL_UNROLL for (int j = 0; j < TL_PARTS; j++) lane[j] = tl_v_max(tl_v_load(row + i + j * TL_LANES), lane[j]);
-        top[r] = tl_v_top(tl_v_max(lane[0], lane[1])) * s->factor; /* NaN is not a maximum */
-        if (TL_STATE_F16) top[r] = tl_round_f16(top[r]);           /* as tl_values_weigh rounds the logits */
+        top[r] = tl_v_top(tl_v_max(lane[0], lane[1]));   /* NaN is not a maximum */
+        if (TL_STATE_F16) top[r] = tl_round_f16(top[r]); /* as tl_values_weigh rounds the logits */
     }
 }
 
@@ -542,32 +522,22 @@ TL_INLINE int tl_any(const tl_ctx *x, int predicate)
     return predicate;
 }
 
-#if TL_WOVEN
-static void tl_weigh_row(void *context, int32_t r)
-{
-    tl_ctx *x = context;
-    const tl_scores *s = x->weighed.s;
-    x->weighed.sum[r] = tl_values_weigh_raw(s->s + r * TL_SCORE_STRIDE, s->cols, s->factor, x->weighed.ref[r]);
-}
-#endif
-
 static void tl_exp(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, const float ref[TL_ROWS], float sum[TL_ROWS])
 {
     const int32_t n = tl_rows_here(x, rb);
-    (void)span;
     for (int32_t r = n; r < TL_ROWS; r++) sum[r] = 0.f;
 #if TL_WOVEN
-    const int make = x->asked.s != NULL;
-    x->weighed.s = s;
-    x->weighed.ref = ref;
-    x->weighed.sum = sum;
-    tl_weave_begin(x, make ? x->asked.s->cols : 0, tl_weigh_row, n);
-    if (make) tl_products(x, x->asked.s, x->asked.span, x->asked.rb);
-    tl_weave_rest(&x->woven);
-    x->asked.made = make;
-#else
-    for (int32_t r = 0; r < n; r++) sum[r] = tl_values_weigh(s->s + r * TL_SCORE_STRIDE, s->cols, ref[r]);
+    if (s->weighed) {
+        int right = 1;
+        for (int32_t r = 0; r < n; r++) right &= ref[r] == s->guess[r];
+        for (int32_t r = 0; right && r < n; r++) sum[r] = tl_v_sum(tl_v_load(x->woven.sum[r]));
+        if (right) return;
+        s->weighed = 0;
+        tl_woven_scores(x, s, span, rb, (int64_t)span.first * tl_task_of(x)->tile_keys - x->in.first);
+    }
 #endif
+    (void)span;
+    for (int32_t r = 0; r < n; r++) sum[r] = tl_values_weigh(s->s + r * TL_SCORE_STRIDE, s->cols, ref[r]);
 }
 
 TL_INLINE void tl_rescale(tl_ctx *x, tl_acc *acc, int32_t rb, const float lambda[TL_ROWS])

@@ -127,8 +127,8 @@ static void tl_high_begin(const tl_operands *x, tl_high *h)
 
 /* ---- products */
 
-TL_INLINE void tl_high_block(const int two_rows, const int two_columns, const tl_operands *x, const tl_high *h,
-                             int32_t row, int64_t at, float *s)
+TL_INLINE void tl_high_tiles(const int two_rows, const int two_columns, const tl_operands *x, const tl_high *h,
+                             int32_t row, int64_t at, float *block)
 {
     const int64_t q_next = (int64_t)h->steps * h->q_planes * TL_TILE_BYTES;
     const int64_t k_next = (int64_t)h->steps * h->k_planes * TL_TILE_BYTES;
@@ -138,64 +138,41 @@ TL_INLINE void tl_high_block(const int two_rows, const int two_columns, const tl
     for (int32_t c = 0; c < h->steps; c++) {
         for (int32_t i = 0; i < h->q_planes; i++) {
             tl_tiles_a(two_rows, q + i * TL_TILE_BYTES, 64, q_next);
-            for (int32_t j = 0; j < h->k_planes && tl_planes_meet(i, j); j++) {
-                tl_tiles_b(two_columns, k + j * TL_TILE_BYTES, k_next);
-                tl_tiles_dot_bf16(two_rows, two_columns);
-            }
+            for (int32_t j = 0; j < h->k_planes && tl_planes_meet(i, j); j++)
+                tl_tiles_dot(TL_BF16_BY_BF16, two_rows, two_columns, k + j * TL_TILE_BYTES, k_next);
         }
         q += h->q_planes * TL_TILE_BYTES;
         k += h->k_planes * TL_TILE_BYTES;
-        tl_weave(x->woven);
+        tl_weave(x->woven, h->steps);
     }
-    tl_tiles_store(two_rows, two_columns, s, TL_SCORE_STRIDE);
+    tl_tiles_store_block(two_rows, two_columns, block);
 }
 
-TL_INLINE void tl_high_blocks(const int two_rows, const tl_operands *x, const tl_high *h, int32_t row, int64_t at,
-                              int32_t n, float *s)
+static void tl_high_block(const tl_operands *x, const tl_high *h, int32_t row, int32_t rows, int64_t at, int32_t n,
+                          float *block)
 {
-    int32_t j = 0;
-    for (; j + 2 * TL_PANEL <= n; j += 2 * TL_PANEL) tl_high_block(two_rows, 1, x, h, row, at + j, s + j);
-    if (j < n) tl_high_block(two_rows, 0, x, h, row, at + j, s + j);
-}
-
-static void tl_high_scores(const tl_operands *x, const tl_high *h, int32_t row, int32_t rows, int64_t at, int32_t n,
-                           float *s)
-{
-    tl_weave_over(x->woven, h->steps, 2 * TL_PANEL);
-    if (rows > TL_PANEL)
-        tl_high_blocks(1, x, h, row, at, n, s);
+    if (rows > TL_PANEL && n > TL_PANEL)
+        tl_high_tiles(1, 1, x, h, row, at, block);
+    else if (rows > TL_PANEL)
+        tl_high_tiles(1, 0, x, h, row, at, block);
+    else if (n > TL_PANEL)
+        tl_high_tiles(0, 1, x, h, row, at, block);
     else
-        tl_high_blocks(0, x, h, row, at, n, s);
+        tl_high_tiles(0, 0, x, h, row, at, block);
 }
 
-TL_INLINE tl_v tl_high_finish(const tl_operands *x, const tl_high *h, int32_t r, int raw, int64_t at, int32_t n,
-                              float *s, tl_v top)
+TL_INLINE int tl_high_flagged(const tl_high *h, int64_t at, int32_t n)
 {
-    const tl_v factor = tl_v_set(x->factor);
-    tl_v other = top;
-    (void)h;
-    (void)r;
-    (void)at;
-    for (int32_t j = 0; !raw && j < n; j += TL_PANEL) tl_v_store(s + j, tl_v_mul(tl_v_load(s + j), factor));
-    int32_t j = 0;
-    for (; j + 2 * TL_PANEL <= n; j += 2 * TL_PANEL) {
-        top = tl_v_max(tl_v_load(s + j), top);
-        other = tl_v_max(tl_v_load(s + j + TL_PANEL), other);
-    }
-    if (j < n) top = tl_v_max(tl_v_load(s + j), top);
-    return tl_v_max(top, other);
+    return h->some_q_flagged || tl_any_marked(h->panels_flagged, at, n);
 }
 
-static int tl_high_mend(const tl_operands *x, const tl_high *h, int32_t row, int32_t rows, int raw, int64_t at,
-                        int32_t n, float *s)
+static void tl_high_mend(const tl_operands *x, const tl_high *h, int32_t row, int32_t rows, int64_t at, int32_t n,
+                         float *s)
 {
     const int64_t key = x->first + at;
-    const float factor = raw ? 1.f : x->factor;
-    if (!h->some_q_flagged && !tl_any_marked(h->panels_flagged, at, n)) return 0;
     for (int32_t r = 0; r < rows; r++)
         for (int32_t j = 0; j < n && key + j < x->cpu.seq->lk; j++)
             if (h->q_flagged[row + r] || h->flagged[at + j])
                 s[r * TL_SCORE_STRIDE + j] = tl_dot_flagged(&x->cpu, x->q + (int64_t)(row + r) * x->q_stride, key + j) *
-                                             factor;
-    return 1;
+                                             x->factor;
 }

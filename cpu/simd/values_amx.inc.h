@@ -69,32 +69,34 @@ static void tl_values_pack(const tl_operands *x, const tl_values *v, int64_t beg
 
 /* ---- P */
 
-TL_INLINE float tl_values_weigh_raw(float *p, int32_t n, float factor, float ref)
+TL_INLINE tl_v tl_values_exp2(tl_v t) { return TL_P_PLANES == 1 ? tl_v_exp2_short(t) : tl_v_exp2(t); }
+
+/* Columns i .. i + 31 of a row. */
+TL_INLINE void tl_values_put(float *p, int32_t i, tl_v a, tl_v b)
 {
-    const tl_v m = tl_v_set(ref), scale = tl_v_set(factor), never = tl_v_set(-TL_INF);
-    uint16_t *to = (uint16_t *)(void *)p + TL_P_AT;
-    tl_v lane[2] = {tl_v_set(0.f), tl_v_set(0.f)};
-    for (int32_t i = 0; i < n; i += TL_DEPTH) {
-        const int whole = i + TL_PANEL < n;
-        const tl_v x = tl_v_load(p + i), y = whole ? tl_v_load(p + i + TL_PANEL) : never;
-        const tl_v t = tl_v_sub(tl_v_mul(x, scale), m), u = tl_v_sub(tl_v_mul(y, scale), m);
+    uint16_t *to = (uint16_t *)(void *)p + TL_P_AT + i;
 #if TL_P_PLANES == 1
-        const tl_v a = tl_v_exp2_short(t), b = tl_v_exp2_short(u);
-        _mm512_storeu_si512(to + i, (__m512i)_mm512_cvtne2ps_pbh(b, a));
-        lane[0] = tl_v_add(lane[0], a);
-        lane[1] = tl_v_add(lane[1], b);
+    _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(b, a));
 #else
-        tl_v a = tl_v_exp2(t), b = tl_v_exp2(u);
-        lane[0] = tl_v_add(lane[0], a);
-        lane[1] = tl_v_add(lane[1], b);
-        TL_UNROLL for (int32_t plane = 0; plane < TL_P_PLANES; plane++)
-        {
-            const __m512i high = tl_plane(&a);
-            _mm512_storeu_si512(to + plane * TL_SPAN_KEYS + i, tl_planes_join(high, tl_plane(&b)));
-        }
-#endif
+    TL_UNROLL for (int32_t plane = 0; plane < TL_P_PLANES; plane++)
+    {
+        const __m512i high = tl_plane(&a);
+        _mm512_storeu_si512(to + plane * TL_SPAN_KEYS, tl_planes_join(high, tl_plane(&b)));
     }
-    return tl_v_sum(tl_v_add(lane[0], lane[1]));
+#endif
+}
+
+TL_INLINE float tl_values_weigh(float *p, int32_t n, float ref)
+{
+    const tl_v m = tl_v_set(ref);
+    tl_v sum = tl_v_set(0.f);
+    for (int32_t i = 0; i < n; i += TL_DEPTH) {
+        const tl_v a = tl_values_exp2(tl_v_sub(tl_v_load(p + i), m));
+        const tl_v b = i + TL_PANEL < n ? tl_values_exp2(tl_v_sub(tl_v_load(p + i + TL_PANEL), m)) : tl_v_set(0.f);
+        tl_values_put(p, i, a, b);
+        sum = tl_v_add(sum, tl_v_add(a, b));
+    }
+    return tl_v_sum(sum);
 }
 
 /* ---- products */
@@ -111,14 +113,11 @@ TL_INLINE void tl_value_block(const int two_rows, const int two_columns, const t
         TL_UNROLL for (int32_t i = 0; i < TL_P_PLANES; i++)
         {
             tl_tiles_a(two_rows, a + i * p_plane, p_stride, p_next);
-            for (int32_t l = 0; l < values->planes && tl_planes_meet(i, l); l++) {
-                tl_tiles_b(two_columns, b + l * v_plane, v_next);
-                tl_tiles_dot_bf16(two_rows, two_columns);
-            }
+            for (int32_t l = 0; l < values->planes && tl_planes_meet(i, l); l++)
+                tl_tiles_dot(TL_BF16_BY_BF16, two_rows, two_columns, b + l * v_plane, v_next);
         }
         a += TL_DEPTH * 2;
         b += TL_TILE_BYTES;
-        tl_weave(x->woven);
     }
     tl_tiles_store(two_rows, two_columns, o, x->o_stride);
 }
@@ -135,8 +134,6 @@ TL_INLINE void tl_value_blocks(const int two_rows, const tl_operands *x, const t
 static void tl_values_run(const tl_operands *x, const tl_values *v, int32_t rows, const float *p, int64_t at, int32_t n,
                           float *o)
 {
-    const int32_t panels = x->o_stride / TL_PANEL;
-    tl_weave_over(x->woven, (panels + 1) / 2, TL_DEPTH);
     if (rows > TL_PANEL)
         tl_value_blocks(1, x, v, p, at, n, o);
     else

@@ -5,11 +5,10 @@
  *   TL_ROWS        most rows of a row block
  *   TL_ROW_BLOCKS  most row blocks of a task (1: the row block index below is the constant 0)
  *   TL_SPAN_MAX    most neighbouring key tiles in one span; TL_SPAN_MIXED: a span may mix routes
- *   TL_SCORE_TILES 2: the next item's scores are issued before this one's weights are made, so that a backend can do both at
- *                  once; may be left undefined: 1
  *   TL_LAZY        how far a row's maximum may outgrow its reference before O is rescaled, log2 units
  *   TL_STATE_F16   1: m, l and O are held in f16 between tiles (ALGORITHMS A8); then TL_SPAN_MAX is 1, TL_LAZY 0
  *   TL_LAMP        1: LampAttention decides tile by tile (core/lamp_step.inc.h); then TL_SPAN_MAX is 1
+ *   TL_GUESSES     1: tl_guess before each tl_scores_issue; may be left undefined: 0
  *   TL_SPLITS      1: keys may be split among several tasks, whose states tl_merge_splits joins; not with LAMP
  * the types tl_ctx, tl_scores, tl_acc, and the functions
  *   tl_task_of(x)                    the task (core/task.h)
@@ -19,7 +18,8 @@
  *   tl_prefetch(x, span)             K and V of the span will be needed
  *   tl_arrive(x, span)               ... are readable from here
  *   tl_leave(x, span)                ... and may be dropped
- *   tl_holds_two(x)                  may a span arrive before the one before it is left? only with 2 TL_SCORE_TILES
+ *   tl_guess(x, m)                   the references that the weights of the scores issued next will probably have: a backend
+ *                                    may make both at once, and must know in tl_exp whether they were the right ones
  *   tl_scores_issue(x, s, span, rb)  QK by span.route
  *   tl_scores_wait(x, s, span, rb)   the products are readable
  *   tl_logits(x, s, span, rb)        scores become logits in log2 units: scale, softcap, bias
@@ -49,8 +49,8 @@
 #ifndef TL_SPLITS
 #define TL_SPLITS 0
 #endif
-#ifndef TL_SCORE_TILES
-#define TL_SCORE_TILES 1
+#ifndef TL_GUESSES
+#define TL_GUESSES 0
 #endif
 #if !defined TL_ROWS || !defined TL_ROW_BLOCKS || !defined TL_SPAN_MAX || !defined TL_SPAN_MIXED ||                    \
     !defined TL_LAZY || !defined TL_STATE_F16 || !defined TL_LAMP
@@ -176,20 +176,12 @@ TL_INLINE void tl_step(tl_ctx *x, tl_state *state, tl_scores *s, tl_span span, i
 }
 #endif
 
-/* A span arrives, and the one after it is announced. */
-TL_INLINE void tl_take_up(tl_ctx *x, const tl_task *t, tl_span span)
-{
-    tl_arrive(x, span);
-    const tl_span then = tl_span_after(t, span);
-    if (then.count) tl_prefetch(x, then);
-}
-
 TL_INLINE void tl_tile_loop(tl_ctx *x)
 {
     const tl_task *t = tl_task_of(x);
     const int32_t size = tl_block_size(x), blocks = tl_row_blocks(t, size);
     tl_state state;
-    tl_scores s[TL_SCORE_TILES];
+    tl_scores s;
 
     tl_begin(x, &state.acc);
     for (int32_t rb = 0; rb < blocks; rb++) { /* a sink is a key without a value that was seen first */
@@ -210,29 +202,24 @@ TL_INLINE void tl_tile_loop(tl_ctx *x)
     if (item.span.count) tl_prefetch(x, item.span);
     item = tl_item_next(t, size, item);
 
-    int fresh = 1;  /* the item's span has not arrived */
-    int issued = 0; /* its scores have been asked for */
-    int at = 0;     /* which of s they are in */
+    int fresh = 1; /* the item's span has not arrived */
     while (item.span.count) {
         const tl_item next = tl_item_next(t, size, item);
         const int last = /* of this span */
             TL_ROW_BLOCKS == 1 || !next.span.count || next.span.first != item.span.first;
-        if (!issued) {
-            if (fresh) tl_take_up(x, t, item.span);
-            tl_scores_issue(x, &s[at], item.own, TL_RB(item));
+        if (fresh) {
+            tl_arrive(x, item.span);
+            const tl_span then = tl_span_after(t, item.span);
+            if (then.count) tl_prefetch(x, then);
         }
-        tl_scores_wait(x, &s[at], item.own, TL_RB(item));
-#if TL_SCORE_TILES > 1
-        issued = next.span.count && (!last || tl_holds_two(x));
-        if (issued) {
-            if (last) tl_take_up(x, t, next.span);
-            tl_scores_issue(x, &s[!at], next.own, TL_RB(next));
-        }
+#if TL_GUESSES
+        tl_guess(x, state.rows[TL_RB(item)].m);
 #endif
-        tl_step(x, &state, &s[at], item.own, TL_RB(item));
+        tl_scores_issue(x, &s, item.own, TL_RB(item));
+        tl_scores_wait(x, &s, item.own, TL_RB(item));
+        tl_step(x, &state, &s, item.own, TL_RB(item));
         if (last) tl_leave(x, item.span);
         fresh = last;
-        at = TL_SCORE_TILES > 1 ? !at : 0;
         item = next;
     }
 
