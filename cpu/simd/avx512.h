@@ -192,6 +192,15 @@ TL_INLINE void tl_store_codes(tl_qcode *to, tl_v x, int32_t bias)
     const __m512i i = _mm512_add_epi32(_mm512_cvtps_epi32(x), _mm512_set1_epi32(bias));
     _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtepi32_epi8(i));
 }
+
+/* Four numbers within -127 .. 127, rounded to nearest even, side by side in each lane: neighbouring keys of V. */
+TL_INLINE tl_vi tl_join_codes(const tl_v x[4])
+{
+    __m512i all = _mm512_cvtps_epi32(x[0]);
+    all = _mm512_mask_mov_epi8(all, 0x2222222222222222u, _mm512_slli_epi32(_mm512_cvtps_epi32(x[1]), 8));
+    all = _mm512_mask_mov_epi8(all, 0x4444444444444444u, _mm512_slli_epi32(_mm512_cvtps_epi32(x[2]), 16));
+    return (tl_vi)_mm512_mask_mov_epi8(all, 0x8888888888888888u, _mm512_slli_epi32(_mm512_cvtps_epi32(x[3]), 24));
+}
 #endif
 
 /* ---- TL_LANES x TL_LANES of 32 bits: row i becomes column i */

@@ -18,13 +18,4 @@ TL_INLINE tl_vi tl_vi_dot(tl_vi sum, tl_vi q, tl_vi k)
 #endif
 }
 
-/* TL_CODES numbers within -127 .. 127, rounded to nearest even, side by side in each lane: neighbouring keys of V. */
-TL_INLINE tl_vi tl_join_codes(const tl_v x[TL_CODES])
-{
-    __m512i all = _mm512_cvtps_epi32(x[0]);
-    all = _mm512_mask_mov_epi8(all, 0x2222222222222222u, _mm512_slli_epi32(_mm512_cvtps_epi32(x[1]), 8));
-    all = _mm512_mask_mov_epi8(all, 0x4444444444444444u, _mm512_slli_epi32(_mm512_cvtps_epi32(x[2]), 16));
-    return (tl_vi)_mm512_mask_mov_epi8(all, 0x8888888888888888u, _mm512_slli_epi32(_mm512_cvtps_epi32(x[3]), 24));
-}
-
 #endif
