@@ -83,7 +83,9 @@ enum {
 
 enum { TL_BLOCK_COLUMNS = 2 * TL_PANEL, TL_BLOCK_TILE = TL_PANEL * TL_PANEL }; /* of a block; numbers of a tile */
 typedef struct tl_woven tl_woven;
+#if TL_WOVEN
 TL_SHARED void tl_weave(tl_woven *w, int32_t steps); /* after each of so many steps of a block's products */
+#endif
 
 typedef struct {
     tl_cpu cpu;
