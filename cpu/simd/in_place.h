@@ -23,9 +23,15 @@ TL_INLINE int32_t tl_few_tile(int32_t left)
 }
 
 /* K and V are read once, in this order: the keys of a span, their V, the keys of the next span. While rows are multiplied,
- * those that follow TL_AHEAD rows later are asked for, a few at a time: many at once would wait for each other, and the
+ * those that follow so many bytes later are asked for, a few at a time: many at once would wait for each other, and the
  * products for them. */
-enum { TL_AHEAD = 64 };
+enum { TL_AHEAD_BYTES = 1 << 15 };
+
+/* As rows of n bytes. */
+TL_INLINE int32_t tl_ahead_rows(int64_t n)
+{
+    return (int32_t)tl_clamp64(TL_AHEAD_BYTES / n / TL_PANEL * TL_PANEL, TL_PANEL, TL_SPAN_KEYS);
+}
 
 typedef struct {
     const unsigned char *row;
@@ -47,7 +53,7 @@ TL_INLINE tl_ahead tl_rows_ahead(const tl_cpu *c, const tl_operand *a, int32_t k
 TL_INLINE tl_ahead tl_ahead_of_keys(const tl_operands *x, int64_t key, int32_t n)
 {
     const tl_call *call = x->cpu.call;
-    const int64_t to = key + TL_AHEAD, past = x->span + x->span_keys;
+    const int64_t to = key + tl_ahead_rows(x->d * tl_dtype_bytes(call->k.dtype)), past = x->span + x->span_keys;
     return to < past ? tl_rows_ahead(&x->cpu, &call->k, x->cpu.kv_head, x->d, to, n)
                      : tl_rows_ahead(&x->cpu, &call->v, x->cpu.kv_head, x->dv, x->span + (to - past), n);
 }
@@ -56,17 +62,25 @@ TL_INLINE tl_ahead tl_ahead_of_keys(const tl_operands *x, int64_t key, int32_t n
 TL_INLINE tl_ahead tl_ahead_of_values(const tl_operands *x, int64_t key, int32_t n)
 {
     const tl_call *call = x->cpu.call;
-    const int64_t to = key + TL_AHEAD, past = x->span + x->span_keys;
+    const int64_t to = key + tl_ahead_rows(x->dv * tl_dtype_bytes(call->v.dtype)), past = x->span + x->span_keys;
     return to < past ? tl_rows_ahead(&x->cpu, &call->v, x->cpu.kv_head, x->dv, to, n)
                      : tl_rows_ahead(&x->cpu, &call->k, x->ahead_head, x->d, x->span + x->ahead + (to - past), n);
 }
 
+TL_INLINE void tl_prefetch_line(const unsigned char *p) { __builtin_prefetch(p, 0, 2); } /* to the second level */
+
 /* Asks for the next n of them. */
 TL_INLINE void tl_fetch_ahead(tl_ahead *h, int32_t n)
 {
-    for (; n > 0 && h->rows > 0; n--, h->rows--, h->row += h->stride)
-        TL_UNROLL_4 for (int32_t i = 0; i < h->bytes; i += 64)
-            __builtin_prefetch(h->row + i, 0, 2); /* to the second level */
+    const int32_t rows = n < h->rows ? n : h->rows, fours = h->bytes / 256 * 256;
+    const unsigned char *row = h->row;
+    h->rows -= rows;
+    for (int32_t r = 0; r < rows; r++, row += h->stride) {
+        int32_t i = 0;
+        for (; i < fours; i += 256) TL_UNROLL for (int j = 0; j < 4; j++) tl_prefetch_line(row + i + 64 * j);
+        for (; i < h->bytes; i += 64) tl_prefetch_line(row + i);
+    }
+    h->row = row;
 }
 
 #endif

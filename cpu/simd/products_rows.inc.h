@@ -48,6 +48,7 @@ typedef struct {
     const unsigned char *key[TL_PANEL];
     float scale[TL_PANEL]; /* of codes of the caller's that stand for numbers */
     float inverse;         /* of the scale that numbers are quantised by */
+    int32_t used;          /* keys that exist */
     tl_ahead ahead;        /* what is read next */
 } tl_key_panel;
 
@@ -93,14 +94,14 @@ TL_INLINE void tl_score_chains(const int R, const int N, const int32_t dtype, co
 }
 
 /* factor * q . k of R rows and one panel, TL_LANES scores at a time: of as many keys as that makes, TL_FEW_KEYS of them side
- * by side. */
+ * by side. Scores of keys that do not exist stay as they are. */
 TL_INLINE void tl_score_panel(const int R, const int32_t dtype, const int as, const float *q, int64_t q_stride,
                               int32_t d, float factor, tl_key_panel *p, float *s)
 {
     const int keys = TL_LANES / R, n = keys < TL_FEW_KEYS ? keys : TL_FEW_KEYS;
     const tl_walk w = {d / (2 * TL_LANES) * (2 * TL_LANES), d / TL_LANES * TL_LANES, d};
     const tl_v inverse = tl_v_set(as == TL_AS_CODES ? p->inverse : 1.f);
-    for (int32_t j = 0; j < TL_PANEL; j += keys) {
+    for (int32_t j = 0; j < p->used; j += keys) {
         tl_v a[TL_LANES];
         float t[TL_LANES];
         tl_fetch_ahead(&p->ahead, keys);
@@ -135,10 +136,10 @@ TL_SCORE_PANELS(tl_number_panel_i8, TL_I8, TL_AS_NUMBERS)
 TL_INLINE void tl_take_keys(const tl_operands *x, const tl_high *h, int64_t key, tl_key_panel *p)
 {
     const unsigned char *row = h->key + key * h->stride;
-    const int32_t used = tl_least(TL_PANEL, x->cpu.seq->lk - key);
+    p->used = tl_least(TL_PANEL, x->cpu.seq->lk - key);
     for (int32_t i = 0; i < TL_PANEL; i++) {
         p->key[i] = row;
-        if (i + 1 < used) row += h->stride;
+        if (i + 1 < p->used) row += h->stride;
     }
     p->ahead = tl_ahead_of_keys(x, key, TL_PANEL);
 }

@@ -1,6 +1,12 @@
-/* P V in f32 from V as it lies in the tensor, for tasks of few rows. Every element of O is one chain of fma in the order of
- * keys. */
+/* P V from V as it lies in the tensor, for tasks of few rows. Every element of O is one chain of fma in the order of keys. In
+ * f32; with TL_NARROW_VALUES P and V are rounded to bf16 first, from types whose numbers stay finite then. */
 #include "simd/in_place.h"
+
+#ifdef TL_NARROW_VALUES
+enum { TL_NARROW = 1 };
+#else
+enum { TL_NARROW = 0 };
+#endif
 
 typedef struct {
     uint16_t *nonfinite;
@@ -8,7 +14,9 @@ typedef struct {
 
 TL_INLINE int tl_values_suits(const tlamp_problem *problem)
 {
-    return problem->policy->pv == TLAMP_PV_F32 && tl_is_few_rows(problem);
+    const int half = problem->v_dtype == TLAMP_BF16 || problem->v_dtype == TLAMP_F16;
+    return problem->policy->pv == (TL_NARROW ? TLAMP_PV_BF16 : TLAMP_PV_F32) && (half || !TL_NARROW) &&
+           tl_is_few_rows(problem);
 }
 
 static void tl_values_lay_out_keys(tl_values *v, const tl_shape *shape, int64_t keys, tl_arena *a)
@@ -54,7 +62,7 @@ static void tl_values_pack(const tl_operands *x, const tl_values *v, int64_t beg
 
 /* ---- P */
 
-TL_INLINE float tl_values_weigh(float *p, int32_t n, float ref) { return tl_weigh(p, n, ref); }
+TL_INLINE float tl_values_weigh(float *p, int32_t n, float ref) { return tl_weigh_as(TL_NARROW, p, n, ref); }
 TL_INLINE float tl_values_weight(const float *p, int32_t j) { return p[j]; }
 
 /* ---- register tiles: R rows by C vectors of channels, both constants where they are called */
@@ -75,6 +83,7 @@ TL_INLINE void tl_value_tile(const int R, const int C, const int32_t dtype, cons
         {
             b[j] = tl_load_lanes(v, c + j * TL_LANES, left, dtype);
             if (dtype == TL_I8) b[j] = tl_v_mul(b[j], tl_v_set(scale[k]));
+            if (TL_NARROW && dtype != TL_BF16) b[j] = tl_v_from_bf16(tl_v_to_bf16(b[j]));
         }
         TL_UNROLL for (int i = 0; i < R; i++)
         {
@@ -129,10 +138,12 @@ TL_INLINE void tl_value_tiles(const int R, const int32_t dtype, const unsigned c
             }                                                                                                          \
         }                                                                                                              \
     }
-TL_VALUE_ROWS(TL_F32)
 TL_VALUE_ROWS(TL_F16)
 TL_VALUE_ROWS(TL_BF16)
+#ifndef TL_NARROW_VALUES
+TL_VALUE_ROWS(TL_F32)
 TL_VALUE_ROWS(TL_I8)
+#endif
 
 enum { TL_VALUE_CHUNK = 32 }; /* keys whose V stays in the first-level cache while rows and channels pass */
 
@@ -148,10 +159,12 @@ static void tl_value_chunk(const tl_operands *x, int32_t rows, const float *p, i
     for (int32_t k = 0; v->dtype == TL_I8 && k < n; k++)
         scale[k] = tl_value_scale(c->call, c->seq, c->kv_head, key + k);
     switch (v->dtype) {
+#ifndef TL_NARROW_VALUES
     case TL_F32: tl_value_rows_TL_F32(x, rows, p, row, stride, scale, n, o, &ahead); break;
+    case TL_I8: tl_value_rows_TL_I8(x, rows, p, row, stride, scale, n, o, &ahead); break;
+#endif
     case TL_F16: tl_value_rows_TL_F16(x, rows, p, row, stride, scale, n, o, &ahead); break;
-    case TL_BF16: tl_value_rows_TL_BF16(x, rows, p, row, stride, scale, n, o, &ahead); break;
-    default: tl_value_rows_TL_I8(x, rows, p, row, stride, scale, n, o, &ahead); break;
+    default: tl_value_rows_TL_BF16(x, rows, p, row, stride, scale, n, o, &ahead); break;
     }
 }
 

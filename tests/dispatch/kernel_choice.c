@@ -41,6 +41,11 @@ typedef struct expectation {
         [SCALAR] = "tlamp_fwd_dx__scalar", [AVX2] = "tlamp_fwd_few_dx__avx2", [AVX512] = "tlamp_fwd_few_dx__avx512",   \
         [AVX512VNNI] = "tlamp_fwd_few_dx__avx512vnni",                                                                 \
     }
+#define FEW_PV16                                                                                                       \
+    {                                                                                                                  \
+        [SCALAR] = "tlamp_fwd_pv16_dx__scalar", [AVX2] = "tlamp_fwd_few_pv16_dx__avx2",                                \
+        [AVX512] = "tlamp_fwd_few_pv16_dx__avx512", [AVX512VNNI] = "tlamp_fwd_few_pv16_dx__avx512vnni",                \
+    }
 #define SIMULATED                                                                                                      \
     {                                                                                                                  \
         [SCALAR] = "tlamp_fwd_sim_dx__scalar", [AVX2] = "tlamp_fwd_sim_dx__avx2",                                      \
@@ -76,6 +81,9 @@ static const expectation expectations[] = {
     {"hq8 q256 d128 f32", "x3 pv=bf16", PV16},
     {"hq32 hk8 q1 k4096 d128 f16", "high pv=f32", FEW},
     {"hq32 hk8 q2 k4096 d80 bf16 causal splits:auto", "int8 pv=f32", FEW},
+    {"hq32 hk8 q1 k4096 d128 f16", "int8", FEW},
+    {"hq32 hk8 q1 k4096 d128 f16", "int8 pv=bf16", FEW_PV16},
+    {"hq32 hk8 q1 k4096 d128 bf16", "high pv=bf16", FEW_PV16},
     {"q100 d80 dv40 f16",
      "high state=fp16",
      {[SCALAR] = "tlamp_fwd_state16_dx__scalar",
