@@ -3,8 +3,7 @@
  * functions' names: TL_MEAN, TL_QUANTISE, TL_QUANTISE_PLAIN. */
 #include "nvptx.h"
 
-/* MOST: channels of a lane, lane + 32 i. AT_ONCE: tokens that a warp has on their way at the same time. */
-enum { THREADS = 256, WARPS = THREADS / 32, MOST = 256 / 32, AT_ONCE = 4 };
+enum { THREADS = 256, WARPS = THREADS / 32, MOST = 256 / 32 }; /* MOST: channels of a lane, lane + 32 i */
 
 static volatile int ran_on_host;
 
@@ -17,16 +16,15 @@ typedef struct {
     float x[MOST], amax;
 } token;
 
-/* used 0: zeros, and nothing is read. */
-TL_INLINE token load_token(int used, const uint16_t *row, const float *mean, int32_t d)
+TL_INLINE token load_token(const uint16_t *row, const float *mean, int32_t d)
 {
     token t;
     uint32_t top = 0;
     TL_FULLY
     for (int i = 0; i < MOST; i++) {
         const int32_t c = tl_thread() % 32 + 32 * i;
-        t.x[i] = used && c < d ? tl_load_half(row + c) : 0.f;
-        if (mean && used && c < d) t.x[i] -= mean[c];
+        t.x[i] = c < d ? tl_load_half(row + c) : 0.f;
+        if (mean && c < d) t.x[i] -= mean[c];
         const uint32_t magnitude = tl_bits(t.x[i]) & 0x7fffffffu; /* these order like magnitudes, NaN on top */
         top = magnitude > top ? magnitude : top;
     }
@@ -74,66 +72,47 @@ TL_INLINE float block_max(float x)
     return x;
 }
 
-/* Codes and scale of token t (with block scales `shared`), and its dot product with `with` where there is one. Whether it
- * holds a NaN or Inf: it has no codes then. */
-TL_INLINE int store_token(const tl_general_launch *a, const operand *o, const token *x, int32_t t, tl_quant shared,
-                          const float *with, float *dots)
-{
-    const int32_t lane = tl_thread() % 32, code_row = (a->d + 31) / 32 * 32;
-    const int finite = tl_is_finite(x->amax);
-    const tl_quant z = o->unit ? shared : quant_of(a, finite ? x->amax : 0.f);
-    TL_FULLY
-    for (int i = 0; i < MOST; i++)
-        if (o->codes && lane + 32 * i < code_row)
-            o->codes[(int64_t)t * code_row + lane + 32 * i] = (int8_t)(finite ? tl_code(x->x[i], z.inverse) : 0);
-    if (with) {
-        float dot = 0.f;
-        TL_FULLY
-        for (int i = 0; i < MOST; i++)
-            if (lane + 32 * i < a->d) dot += x->x[i] * with[lane + 32 * i];
-        TL_FULLY
-        for (int by = 16; by; by >>= 1) dot += tl_swap(dot, by);
-        if (dots && lane == 0) dots[t] = dot;
-    }
-    if (lane == 0) {
-        o->scale[t] = z.scale != 0.f ? z.scale : 1.f;
-        if (o->inverse) o->inverse[t] = is_used(o, t) && finite ? z.inverse : 0.f;
-    }
-    return !finite;
-}
-
 /* Tokens [begin, begin + rows) of the operand, 16 to a warp. Their scale's block may reach beyond them. dots: of each token
  * with `with`; NULL: none. */
 TL_INLINE void quantise(const tl_general_launch *a, const operand *o, int32_t begin, int32_t rows, const float *with,
                         float *dots)
 {
-    const int32_t warp = tl_thread() / 32, lane = tl_thread() % 32;
+    const int32_t warp = tl_thread() / 32, lane = tl_thread() % 32, code_row = (a->d + 31) / 32 * 32;
     tl_quant shared = {0.f, 0.f};
     if (o->unit) {
         const int32_t unit = begin / o->unit * o->unit;
         float top = 0.f;
-        for (int32_t t = unit + warp; t < unit + o->unit && t < o->count; t += AT_ONCE * WARPS) {
-            float amax[AT_ONCE];
-            TL_FULLY
-            for (int i = 0; i < AT_ONCE; i++) {
-                const int32_t at = t + i * WARPS;
-                amax[i] = load_token(at < unit + o->unit && is_used(o, at), o->x + at * o->stride, o->mean, a->d).amax;
-            }
-            TL_FULLY
-            for (int i = 0; i < AT_ONCE; i++)
-                if (tl_is_finite(amax[i])) top = tl_max(amax[i], top);
+        for (int32_t t = unit + warp; t < unit + o->unit && t < o->count; t += WARPS) {
+            if (!is_used(o, t)) continue;
+            const float amax = load_token(o->x + t * o->stride, o->mean, a->d).amax;
+            if (tl_is_finite(amax)) top = tl_max(amax, top);
         }
         shared = quant_of(a, block_max(top));
     }
     if (warp * 16 >= rows) return;
     int flagged = 0;
-    for (int32_t t = begin + warp * 16; t < begin + warp * 16 + 16; t += AT_ONCE) {
-        token x[AT_ONCE];
+    for (int32_t t = begin + warp * 16; t < begin + warp * 16 + 16; t++) {
+        const int used = is_used(o, t);
+        token x = {{0.f}, 0.f};
+        if (used) x = load_token(o->x + t * o->stride, o->mean, a->d);
+        const int finite = tl_is_finite(x.amax);
+        flagged |= !finite;
+        const tl_quant z = o->unit ? shared : quant_of(a, finite ? x.amax : 0.f);
         TL_FULLY
-        for (int i = 0; i < AT_ONCE; i++)
-            x[i] = load_token(is_used(o, t + i), o->x + (t + i) * o->stride, o->mean, a->d);
+        for (int i = 0; i < MOST; i++)
+            if (o->codes && lane + 32 * i < code_row)
+                o->codes[(int64_t)t * code_row + lane + 32 * i] = (int8_t)(finite ? tl_code(x.x[i], z.inverse) : 0);
+        float dot = 0.f;
         TL_FULLY
-        for (int i = 0; i < AT_ONCE; i++) flagged |= store_token(a, o, &x[i], t + i, shared, with, dots);
+        for (int i = 0; i < MOST; i++)
+            if (with && lane + 32 * i < a->d) dot += x.x[i] * with[lane + 32 * i];
+        TL_FULLY
+        for (int by = 16; by; by >>= 1) dot += tl_swap(dot, by);
+        if (lane == 0) {
+            o->scale[t] = z.scale != 0.f ? z.scale : 1.f;
+            if (o->inverse) o->inverse[t] = used && finite ? z.inverse : 0.f;
+            if (dots) dots[t] = dot;
+        }
     }
     if (lane == 0) o->flags[begin / 16 + warp] = (uint8_t)flagged;
 }
@@ -201,18 +180,13 @@ TL_INLINE void run_mean(const tl_general_launch *a)
     o.mean = NULL;
     float sum[MOST] = {0.f};
     int32_t count = 0;
-    for (int32_t t = warp; t < o.count; t += AT_ONCE * WARPS) {
-        token x[AT_ONCE];
+    for (int32_t t = warp; t < o.count; t += WARPS) {
+        if (!is_used(&o, t)) continue;
+        const token x = load_token(o.x + t * o.stride, NULL, a->d);
+        if (!tl_is_finite(x.amax)) continue;
         TL_FULLY
-        for (int n = 0; n < AT_ONCE; n++)
-            x[n] = load_token(is_used(&o, t + n * WARPS), o.x + (t + n * WARPS) * o.stride, NULL, a->d);
-        TL_FULLY
-        for (int n = 0; n < AT_ONCE; n++) {
-            if (!is_used(&o, t + n * WARPS) || !tl_is_finite(x[n].amax)) continue;
-            TL_FULLY
-            for (int i = 0; i < MOST; i++) sum[i] += x[n].x[i];
-            count++;
-        }
+        for (int i = 0; i < MOST; i++) sum[i] += x.x[i];
+        count++;
     }
     TL_FULLY
     for (int i = 0; i < MOST; i++) sums[warp][lane + 32 * i] = sum[i];
