@@ -151,23 +151,30 @@ typedef struct {
     int32_t row_tiles, q_blocks, k_blocks;
 } passed;
 
-static void pass(passed *so_far, const tlamp_problem *p, const tlamp_tensors *t, const tl_device_sequence *s)
+static void pass(passed *so_far, const tl_device_call *c, const tlamp_problem *p, const tlamp_tensors *t,
+                 const tl_device_sequence *s)
 {
     so_far->words += p->varlen ? tl_ceil_div(s->lq, p->policy->block_m) * t->words_stride_row : t->words_stride_batch;
-    so_far->row_tiles += (int32_t)tl_ceil_div(s->lq, tile_rows(p));
+    so_far->row_tiles += (int32_t)tl_ceil_div(s->lq, c->tile_rows);
     so_far->q_blocks += (int32_t)tl_ceil_div(s->lq, TL_DEVICE_ROWS);
     so_far->k_blocks += (int32_t)tl_ceil_div(s->lk, TL_DEVICE_KEYS);
 }
 
 /* Sequence b behind what has passed. */
-static tl_device_sequence next_sequence(passed *so_far, const tlamp_problem *p, const tlamp_tensors *t, int64_t b)
+static tl_device_sequence next_sequence(passed *so_far, const tl_device_call *c, const tlamp_problem *p,
+                                        const tlamp_tensors *t, int64_t b)
 {
     tl_device_sequence s = make_sequence(p, t, b);
+    if (c->head_rows) { /* all of them see the same keys, those that are left in lk */
+        s.lq = c->head_rows;
+        s.reach = s.lk;
+        s.floor = -s.lq;
+    }
     s.words = so_far->words;
     s.row_tiles = so_far->row_tiles;
     s.q_blocks = so_far->q_blocks;
     s.k_blocks = so_far->k_blocks;
-    pass(so_far, p, t, &s);
+    pass(so_far, c, p, t, &s);
     return s;
 }
 
@@ -393,7 +400,7 @@ static tlamp_status set_sequences(tl_device_call *c, const tlamp_problem *p, con
     tl_device_sequence *table = alike ? NULL : malloc(sizeof *table * (size_t)p->batch);
     if (!alike && !table) return tl_fail(err, TLAMP_OUT_OF_MEMORY, "batch", "no memory for a table of sequences");
     for (int64_t b = 0; b < (alike ? 1 : p->batch); b++) {
-        const tl_device_sequence s = next_sequence(&all, p, t, b);
+        const tl_device_sequence s = next_sequence(&all, c, p, t, b);
         if (table) table[b] = s;
         c->lq = s.lq;
         c->lk = s.lk;
@@ -414,14 +421,42 @@ static tlamp_status set_sequences(tl_device_call *c, const tlamp_problem *p, con
     return status;
 }
 
+/* One query each, whose heads read the same keys: the heads of a group become the rows of one block, as if they were tokens, so
+ * that K and V are read once for all of them. Where keys are not split, only if no scale is shared by rows. */
+static int are_heads_rows(const tlamp_problem *p, int32_t splits)
+{
+    const int32_t group = p->num_heads_k ? p->num_heads_q / p->num_heads_k : 1;
+    const int same_scores = !p->has_bool_mask && !p->has_bias && !p->has_alibi && !p->has_sinks;
+    return !p->varlen && p->max_seqlen_q == 1 && group > 1 && group <= TL_DEVICE_ROWS && p->window_left < 0 &&
+           same_scores && (splits > 1 || !takes_codes(p));
+}
+
+static void make_heads_rows(tl_device_call *c)
+{
+    const int32_t group = c->group_heads;
+    c->head_rows = c->rows_each = group;
+    c->heads_q /= group;
+    c->group_heads = 1;
+    c->q_seq = c->q_head;
+    c->q_head *= group;
+    c->o_seq = c->o_head;
+    c->o_head *= group;
+    c->lse_seq = c->lse_head;
+    c->lse_head *= group;
+    c->causal = 0;
+    c->tile_rows = c->block_m = TL_DEVICE_ROWS; /* one routing row */
+    c->quant_q = 0;                             /* a block of one query is that query */
+}
+
 /* On device memory; work: the device's workspace. */
 static tlamp_status run(tl_device_call *c, const tlamp_problem *p, const tlamp_tensors *t, void *work, tlamp_error *err)
 {
-    const int64_t batches = p->varlen ? 1 : p->batch, lq = p->varlen ? p->total_q : p->max_seqlen_q,
-                  lk = p->varlen ? p->total_k : p->max_seqlen_k;
+    if (are_heads_rows(p, c->splits)) make_heads_rows(c);
+    const int64_t batches = p->varlen ? 1 : p->batch, lk = p->varlen ? p->total_k : p->max_seqlen_k;
+    const int64_t lq = p->varlen ? p->total_q : c->rows_each;
     const tlamp_strides q = {c->q_batch, c->q_seq, c->q_head, 1}, k = {c->k_batch, c->k_seq, c->k_head, 1},
                         v = {c->v_batch, c->v_seq, c->v_head, 1}, o = {c->o_batch, c->o_seq, c->o_head, 1};
-    c->unaligned = !is_aligned(c->q, &q, batches, lq, p->num_heads_q) |
+    c->unaligned = !is_aligned(c->q, &q, batches, lq, c->heads_q) |
                    !is_aligned(c->k, &k, batches, lk, p->num_heads_k) << 1 |
                    !is_aligned(c->v, &v, batches, lk, p->num_heads_k) << 2;
     int plain = is_plain(p, c->splits) && !c->unaligned && is_aligned(c->o, &o, batches, lq, c->heads_q);

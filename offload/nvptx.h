@@ -160,7 +160,8 @@ typedef struct {
 typedef struct {
     TL_PLAIN_FIELDS(TL_FIELD)
     TL_GENERAL_FIELDS(TL_FIELD)
-    int32_t device, bf16, form; /* for the host; form: of the plain kernel */
+    int32_t device, bf16, form,
+        head_rows; /* for the host; form: of the plain kernel; head_rows: heads that are rows, or 0 */
 } tl_device_call;
 
 /* A field as a local of a launching function, which the kernel captures, and from there into the kernel's struct. The

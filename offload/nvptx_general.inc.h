@@ -133,7 +133,6 @@ TL_INLINE void tl_logits(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
     (void)rb;
     const launch *a = x->a;
     const int32_t first = span.first * x->task.keys, key = first + (x->lane & 3) * 2;
-    if (x->idle) return;
     if (span.route == TL_INT8) {
         TL_FULLY
         for (int j = 0; j < KEYS / 8; j++) {
@@ -182,7 +181,6 @@ TL_INLINE void tl_mask(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
     (void)rb;
     const launch *a = x->a;
     const int32_t first = span.first * x->task.keys, key = first + (x->lane & 3) * 2;
-    if (x->idle) return;
     TL_FULLY
     for (int r = 0; r < TL_ROWS; r++) {
         const int32_t row = row_of(x, r), begin = row_begins(&x->seq, row), tile_end = first + x->task.keys;

@@ -181,7 +181,6 @@ typedef struct {
     int32_t chunk_row8, chunk_there8; /* where this lane's copies of codes begin; 0: not in a row */
     float q_scales[2], q_means[2];    /* of the lane's rows, without logit_scale */
     uint32_t was_bad;                 /* bad, of the run before, in whichever lane of the quad */
-    int32_t idle;                     /* the warp has no rows: it only copies */
 #endif
 } tl_ctx;
 
@@ -374,16 +373,6 @@ TL_INLINE void scores_int8(float s[FRAGMENTS][KEYS / 8][4], uint32_t q_at, uint3
     }
 }
 
-TL_INLINE int is_idle(const tl_ctx *x)
-{
-#if TL_GENERAL
-    return x->idle;
-#else
-    (void)x;
-    return 0;
-#endif
-}
-
 TL_INLINE int32_t channels(const tl_ctx *x)
 {
 #if TL_GENERAL
@@ -408,7 +397,6 @@ TL_INLINE void tl_scores_issue(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb
 {
     (void)rb;
     const uint32_t keys = x->keys + (uint32_t)x->use;
-    if (is_idle(x)) return;
     if (TL_ROUTED && span.route == TL_INT8) {
         scores_int8(s->s, x->q8_at, keys + x->k8_at, channels(x));
         s->scale = x->q_scale * x->used_scale;
@@ -470,11 +458,9 @@ TL_INLINE void tl_mask(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
 
 TL_INLINE void tl_row_max(const tl_ctx *x, const tl_scores *s, tl_span span, int32_t rb, float top[TL_ROWS])
 {
+    (void)x;
     (void)span;
     (void)rb;
-    TL_FULLY
-    for (int r = 0; r < TL_ROWS; r++) top[r] = -TL_INF;
-    if (is_idle(x)) return;
     TL_FULLY
     for (int r = 0; r < TL_ROWS; r++) {
         float a = s->s[r / 2][0][r % 2 * 2], b = s->s[r / 2][0][r % 2 * 2 + 1];
@@ -515,14 +501,15 @@ TL_INLINE int tl_any(const tl_ctx *x, int predicate)
 
 TL_INLINE void tl_exp(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, const float ref[TL_ROWS], float sum[TL_ROWS])
 {
+    (void)x;
     (void)span;
     (void)rb;
     float offset[TL_ROWS];
     TL_FULLY
-    for (int r = 0; r < TL_ROWS; r++) sum[r] = 0.f;
-    if (is_idle(x)) return;
-    TL_FULLY
-    for (int r = 0; r < TL_ROWS; r++) offset[r] = -(ref[r] + s->origin);
+    for (int r = 0; r < TL_ROWS; r++) {
+        offset[r] = -(ref[r] + s->origin);
+        sum[r] = 0.f;
+    }
     TL_FULLY
     for (int j = 0; j < KEYS / 8; j++) { /* keys outside: the first product with V needs its keys of all rows */
         TL_FULLY
@@ -556,7 +543,6 @@ TL_INLINE void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span spa
     (void)span;
     (void)rb;
     const uint32_t values = x->values + (uint32_t)x->use + x->v_at;
-    if (is_idle(x)) return;
     TL_FULLY
     for (int j = 0; j < KEYS / 16; j++) {
         uint32_t p[FRAGMENTS][4];
@@ -869,6 +855,23 @@ TL_INLINE void run(const launch *a) { attend_well(a, tl_block()); }
 #endif
 
 #if TL_GENERAL
+/* What a warp that owns no rows does of the tile loop: it copies, and is there when others wait for all. */
+TL_INLINE void loop_without_rows(tl_ctx *x)
+{
+    const tl_task *t = &x->task;
+    tl_span span = tl_span_first(t);
+    x->fill = x->use = 0;
+    x->bad = 0;
+    if (span.count) tl_prefetch(x, span);
+    while (span.count) {
+        tl_arrive(x, span);
+        const tl_span then = tl_span_after(t, span);
+        if (then.count) tl_prefetch(x, then);
+        tl_leave(x, span);
+        span = then;
+    }
+}
+
 /* The rows of the lane that hold a NaN or Inf of V's; bad: those of the run before. */
 TL_INLINE uint32_t attend(const launch *a, int32_t scrub, uint32_t bad)
 {
@@ -890,7 +893,6 @@ TL_INLINE uint32_t attend(const launch *a, int32_t scrub, uint32_t bad)
     x.diagonal = s->diagonal;
     x.row0 = row + warp * WARP_ROWS;
     x.rows_end = row + a->tile_rows < s->lq ? row + a->tile_rows : s->lq;
-    x.idle = tl_uniform(x.row0 >= x.rows_end);
     place_lane(&x, warp);
     x.chunk_row8 = tl_thread() / (TL_D / 16);
     x.code_row = (a->d + 31) / 32 * 32;
@@ -943,7 +945,10 @@ TL_INLINE uint32_t attend(const launch *a, int32_t scrub, uint32_t bad)
             x.q_means[r] = mine < x.rows_end && a->q_mean ? a->q_mean[q_token + mine] : 0.f;
         }
     }
-    tl_tile_loop(&x);
+    if (tl_uniform(x.row0 < x.rows_end))
+        tl_tile_loop(&x);
+    else
+        loop_without_rows(&x);
     if (scrub && a->splits == 1 && tl_vote_any(bad != 0)) rows_again(&x, bad);
     return x.bad;
 }
