@@ -97,6 +97,21 @@ if(CMAKE_C_COMPILER_VERSION VERSION_LESS 21.1.3 AND ptxas_version VERSION_GREATE
                         "offload-nvptx), or -DTILELAMP_CUDA= a CUDA 11.8 or 12.x")
 endif()
 
+# The image's header is nvlink's, which clang takes from CUDA or, where there is none, from the path: ptxas 12 is not enough.
+if(CMAKE_C_COMPILER_VERSION VERSION_LESS 21.1.3)
+    find_program(nvlink nvlink PATHS "${TILELAMP_CUDA}/bin" NO_DEFAULT_PATH NO_CACHE)
+    find_program(nvlink nvlink NO_CACHE)
+    set(output "")
+    if(nvlink)
+        execute_process(COMMAND "${nvlink}" --version OUTPUT_VARIABLE output ERROR_VARIABLE output)
+    endif()
+    if(output MATCHES "release ([0-9]+\\.[0-9]+)" AND CMAKE_MATCH_1 VERSION_GREATER_EQUAL 13)
+        message(FATAL_ERROR "TILELAMP_OFFLOAD: clang ${CMAKE_C_COMPILER_VERSION} would link with ${nvlink}, of CUDA "
+                            "${CMAKE_MATCH_1}, and its runtime would not see the image (omp_get_num_devices() is 0). Put "
+                            "the nvlink of a CUDA 11.8 or 12.x into ${TILELAMP_CUDA}/bin or first into the path")
+    endif()
+endif()
+
 list(JOIN TILELAMP_OFFLOAD_ARCHS "," archs)
 set(device_flags --offload-arch=${archs} "--cuda-path=${TILELAMP_CUDA}")
 set(library_flags "")
