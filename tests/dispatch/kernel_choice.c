@@ -54,6 +54,13 @@ typedef struct expectation {
 
 static const expectation expectations[] = {
     {"hq8 q256 d128 f32", "high", PV32},
+    {"hq8 q128 d128 f32",
+     "high",
+     {[SCALAR] = "tlamp_fwd_dx__scalar",
+      [AVX2] = "tlamp_fwd_pv32_dx__avx2",
+      [AVXVNNI] = "tlamp_fwd_pv32_dx__avxvnni",
+      [AVX512] = "tlamp_fwd_pv32_dx__avx512",
+      [AVX512VNNI] = "tlamp_fwd_pv32_dx__avx512vnni"}}, /* too few rows for AMX's planes */
     {"hq8 q256 d128 f16", "high pv=f32", PV32},
     {"hq8 q256 d128 bf16",
      "high pv=f32",
