@@ -320,6 +320,10 @@ static const char *const handpicked[][2] = {
     {"hq4 hk2 q257 k600 d128 bf16 causal", "high"},
     {"hq4 hk2 q257 k600 d128 bf16", "int8 pv=bf16"},
     {"q130 k300 d33 dv40 bf16 window:100,20", "high pv=bf16 tile=16x16"},
+    /* references that move in later spans */
+    {"hq2 hk1 q70 k1400 d64 bf16 scale:3", "high pv=bf16"},
+    {"hq2 hk1 q70 k1400 d64 f32 scale:3", "int8 pv=f32"},
+    {"hq2 hk1 q70 k1400 d64 f16 scale:3", "band:0.5 pv=bf16"},
     {"hq2 hk1 q70 k130 d64 f16 causal", "lamp:fmt=e4m3/e4m11"},
     {"hq2 hk1 q33 k65 d40 window:20,5 mask:rowempty", "lamp:fmt=e4m3/e4m11,delta=off"},
 };
