@@ -1,5 +1,6 @@
 /* P V from V as it lies in the tensor, for tasks of few rows. Every element of O is one chain of fma in the order of keys. In
- * f32; with TL_NARROW_VALUES P and V are rounded to bf16 first, from types whose numbers stay finite then. */
+ * f32; with TL_NARROW_VALUES P is rounded to bf16, and V must be bf16: to round it anew for every tile of rows takes longer
+ * than packing does. */
 #include "simd/in_place.h"
 
 #ifdef TL_NARROW_VALUES
@@ -14,9 +15,8 @@ typedef struct {
 
 TL_INLINE int tl_values_suits(const tlamp_problem *problem)
 {
-    const int half = problem->v_dtype == TLAMP_BF16 || problem->v_dtype == TLAMP_F16;
-    return problem->policy->pv == (TL_NARROW ? TLAMP_PV_BF16 : TLAMP_PV_F32) && (half || !TL_NARROW) &&
-           tl_is_few_rows(problem);
+    const int narrow = problem->policy->pv == TLAMP_PV_BF16 && problem->v_dtype == TLAMP_BF16;
+    return (TL_NARROW ? narrow : problem->policy->pv == TLAMP_PV_F32) && tl_is_few_rows(problem);
 }
 
 static void tl_values_lay_out_keys(tl_values *v, const tl_shape *shape, int64_t keys, tl_arena *a)
@@ -83,7 +83,6 @@ TL_INLINE void tl_value_tile(const int R, const int C, const int32_t dtype, cons
         {
             b[j] = tl_load_lanes(v, c + j * TL_LANES, left, dtype);
             if (dtype == TL_I8) b[j] = tl_v_mul(b[j], tl_v_set(scale[k]));
-            if (TL_NARROW && dtype != TL_BF16) b[j] = tl_v_from_bf16(tl_v_to_bf16(b[j]));
         }
         TL_UNROLL for (int i = 0; i < R; i++)
         {
@@ -138,10 +137,10 @@ TL_INLINE void tl_value_tiles(const int R, const int32_t dtype, const unsigned c
             }                                                                                                          \
         }                                                                                                              \
     }
-TL_VALUE_ROWS(TL_F16)
 TL_VALUE_ROWS(TL_BF16)
 #ifndef TL_NARROW_VALUES
 TL_VALUE_ROWS(TL_F32)
+TL_VALUE_ROWS(TL_F16)
 TL_VALUE_ROWS(TL_I8)
 #endif
 
@@ -161,9 +160,9 @@ static void tl_value_chunk(const tl_operands *x, int32_t rows, const float *p, i
     switch (v->dtype) {
 #ifndef TL_NARROW_VALUES
     case TL_F32: tl_value_rows_TL_F32(x, rows, p, row, stride, scale, n, o, &ahead); break;
+    case TL_F16: tl_value_rows_TL_F16(x, rows, p, row, stride, scale, n, o, &ahead); break;
     case TL_I8: tl_value_rows_TL_I8(x, rows, p, row, stride, scale, n, o, &ahead); break;
 #endif
-    case TL_F16: tl_value_rows_TL_F16(x, rows, p, row, stride, scale, n, o, &ahead); break;
     default: tl_value_rows_TL_BF16(x, rows, p, row, stride, scale, n, o, &ahead); break;
     }
 }

@@ -89,7 +89,7 @@ static const expectation expectations[] = {
     {"hq32 hk8 q1 k4096 d128 f16", "high pv=f32", FEW},
     {"hq32 hk8 q2 k4096 d80 bf16 causal splits:auto", "int8 pv=f32", FEW},
     {"hq32 hk8 q1 k4096 d128 f16", "int8", FEW},
-    {"hq32 hk8 q1 k4096 d128 f16", "int8 pv=bf16", FEW_PV16},
+    {"hq32 hk8 q1 k4096 d128 bf16", "int8 pv=bf16", FEW_PV16},
     {"hq32 hk8 q1 k4096 d128 bf16", "high pv=bf16", FEW_PV16},
     {"q100 d80 dv40 f16",
      "high state=fp16",
