@@ -24,13 +24,15 @@ TL_INLINE int32_t tl_few_tile(int32_t left)
 
 /* K and V are read once, in this order: the keys of a span, their V, the keys of the next span. While rows are multiplied,
  * those that follow so many bytes later are asked for, a few at a time: many at once would wait for each other, and the
- * products for them. */
-enum { TL_AHEAD_BYTES = 1 << 15 };
+ * products for them. Rows that lie far apart crowd a few cache sets, and have pages of their own: fewer of them. */
+enum { TL_AHEAD_BYTES = 1 << 15, TL_AHEAD_REACH = 1 << 18 };
 
-/* As rows of n bytes. */
-TL_INLINE int32_t tl_ahead_rows(int64_t n)
+/* As rows of a, of d numbers. */
+TL_INLINE int32_t tl_ahead_rows(const tl_operand *a, int32_t d)
 {
-    return (int32_t)tl_clamp64(TL_AHEAD_BYTES / n / TL_PANEL * TL_PANEL, TL_PANEL, TL_SPAN_KEYS);
+    const int64_t size = tl_dtype_bytes(a->dtype), stride = a->seq * size;
+    const int64_t rows = tl_min64(TL_AHEAD_BYTES / (d * size), TL_AHEAD_REACH / tl_max64(stride, 1));
+    return (int32_t)tl_clamp64(rows / TL_PANEL * TL_PANEL, TL_PANEL, TL_SPAN_KEYS);
 }
 
 typedef struct {
@@ -64,7 +66,7 @@ TL_INLINE tl_ahead tl_rows_ahead(const tl_cpu *c, const tl_operand *a, int32_t k
 TL_INLINE tl_ahead tl_ahead_of_keys(const tl_operands *x, int64_t key, int32_t n)
 {
     const tl_call *call = x->cpu.call;
-    const int64_t to = key + tl_ahead_rows(x->d * tl_dtype_bytes(call->k.dtype)), past = x->span + x->span_keys;
+    const int64_t to = key + tl_ahead_rows(&call->k, x->d), past = x->span + x->span_keys;
     return to < past ? tl_rows_ahead(&x->cpu, &call->k, x->cpu.kv_head, x->d, to, n)
                      : tl_rows_ahead(&x->cpu, &call->v, x->cpu.kv_head, x->dv, x->span + (to - past), n);
 }
@@ -73,7 +75,7 @@ TL_INLINE tl_ahead tl_ahead_of_keys(const tl_operands *x, int64_t key, int32_t n
 TL_INLINE tl_ahead tl_ahead_of_values(const tl_operands *x, int64_t key, int32_t n)
 {
     const tl_call *call = x->cpu.call;
-    const int64_t to = key + tl_ahead_rows(x->dv * tl_dtype_bytes(call->v.dtype)), past = x->span + x->span_keys;
+    const int64_t to = key + tl_ahead_rows(&call->v, x->dv), past = x->span + x->span_keys;
     return to < past ? tl_rows_ahead(&x->cpu, &call->v, x->cpu.kv_head, x->dv, to, n)
                      : tl_rows_ahead(&x->cpu, &call->k, x->ahead_head, x->d, x->span + x->ahead + (to - past), n);
 }
