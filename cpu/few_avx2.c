@@ -2,7 +2,7 @@
 #include "simd/avx2.h"
 
 #define TL_ROWS 8
-#define TL_ROW_BLOCKS 3
+#define TL_ROW_BLOCKS 5
 #include "simd/products_rows.inc.h"
 #include "simd/products_int8_rows.inc.h"
 #include "simd/values_rows.inc.h"

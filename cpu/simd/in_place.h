@@ -6,14 +6,16 @@
 
 #define TL_UNROLL_2 _Pragma("GCC unroll 2")
 
-#define TL_FEW_ROWS (TL_ROWS * TL_ROW_BLOCKS)
+/* Against few keys more rows pay: there packing rounds both up. */
+enum { TL_FEW_ROWS = TL_ROWS * TL_ROW_BLOCKS, TL_FEW_ROWS_OF_MANY_KEYS = 24, TL_MANY_KEYS = 65 };
 
 /* Few enough rows meet each key that packing it does not pay, and one task has them all. */
 TL_INLINE int tl_is_few_rows(const tlamp_problem *p)
 {
     const int64_t group = p->num_heads_k ? p->num_heads_q / p->num_heads_k : 0;
-    return p->max_seqlen_q <= TL_FEW_ROWS && p->max_seqlen_q * group <= TL_FEW_ROWS &&
-           p->max_seqlen_q <= p->policy->block_m && p->policy->block_n >= 64;
+    const int64_t most = p->max_seqlen_k < TL_MANY_KEYS ? TL_FEW_ROWS : tl_min64(TL_FEW_ROWS, TL_FEW_ROWS_OF_MANY_KEYS);
+    return p->max_seqlen_q <= most && p->max_seqlen_q * group <= most && p->max_seqlen_q <= p->policy->block_m &&
+           p->policy->block_n >= 64;
 }
 
 /* Rows of a register tile: 8 where the accumulators for two keys, or two vectors of channels, fit beside them. */
