@@ -230,12 +230,10 @@ static int tl_can_weigh(const tl_ctx *x, tl_span span, int32_t rows)
 static void tl_woven_scores(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, int64_t at)
 {
     const int32_t first = rb * TL_ROWS, rows = tl_rows_here(x, rb);
-    const tl_block none = {.rows = 0};
     tl_woven *w = &x->woven;
     tl_run run;
     int turn = 0;
-    w->block = w->next = none;
-    w->done = 0;
+    w->rows = w->done = 0;
     w->s = s->s;
     w->guess = s->weighed ? s->guess : NULL;
     w->factor = x->in.factor;
@@ -245,20 +243,24 @@ static void tl_woven_scores(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, i
     }
     for (int32_t j = 0; j < s->cols; j += run.n) {
         run = tl_run_at(x, s, span, j);
-        for (int32_t i = j; i < j + run.n; i += TL_BLOCK_COLUMNS, turn = (turn + 1) % 3) {
-            tl_block block = {w->products[turn], rows, tl_least(TL_BLOCK_COLUMNS, j + run.n - i), i, NULL, NULL, NULL};
-            if (run.route == TL_INT8) {
-                block.q_scale = x->int8.q_scale + first;
-                block.q_mean = x->int8.q_mean + first;
-                block.k_scale = x->int8.scale + at + i;
-                tl_int8_block(&x->in, &x->int8, first, rows, at + i, block.cols, w->products[turn]);
-            } else
-                tl_high_block(&x->in, &x->high, first, rows, at + i, block.cols, w->products[turn]);
-            tl_weave_block(w, block);
+        for (int32_t i = j; i < j + run.n; i += TL_BLOCK_COLUMNS, turn = !turn) {
+            const int32_t n = tl_least(TL_BLOCK_COLUMNS, j + run.n - i);
+            if (run.route == TL_INT8)
+                tl_int8_block(&x->in, &x->int8, first, rows, at + i, n, w->blocks[turn]);
+            else
+                tl_high_block(&x->in, &x->high, first, rows, at + i, n, w->blocks[turn]);
+            tl_weave(w, 1);
+            w->block = w->blocks[turn];
+            w->rows = rows;
+            w->cols = n;
+            w->done = 0;
+            w->column = i;
+            w->q_scale = run.route == TL_INT8 ? x->int8.q_scale + first : NULL;
+            w->q_mean = run.route == TL_INT8 ? x->int8.q_mean + first : NULL;
+            w->k_scale = run.route == TL_INT8 ? x->int8.scale + at + i : NULL;
         }
     }
-    tl_weave_block(w, none);
-    tl_weave_block(w, none);
+    tl_weave(w, 1);
     for (int32_t r = 0; r < rows; r++) s->top[r] = tl_v_top(tl_v_load(w->top[r]));
 }
 
