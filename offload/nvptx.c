@@ -32,10 +32,14 @@ static tlamp_status check_policy(const tlamp_policy *policy, tlamp_error *err)
     return TLAMP_OK;
 }
 
-/* Keys of a tile in the kernel for so many channels. */
-static int32_t tile_keys(const tlamp_problem *p)
+/* Who runs a problem: see docs/gpu.md. */
+typedef enum { PLAIN, SHAPED, SCORED, GENERAL } kernel_kind;
+
+/* Keys of a tile in the kernel for so many channels; of those that share a scale in others than general ones. */
+static int32_t tile_keys(const tlamp_problem *p, kernel_kind kind)
 {
-    const int wide = p->head_dim_qk > 128 || p->head_dim_v > 128 || p->policy->state == TLAMP_STATE_F16;
+    const int wide = kind == GENERAL &&
+                     (p->head_dim_qk > 128 || p->head_dim_v > 128 || p->policy->state == TLAMP_STATE_F16);
     const int32_t most = wide ? 32 : 64;
     return p->policy->kind == TLAMP_POLICY_HIGH || p->policy->block_n > most ? most : p->policy->block_n;
 }
@@ -68,7 +72,7 @@ static tlamp_status check_problem(const tlamp_plan *plan, tlamp_error *err)
     UNSUPPORTED_IF(p->num_splits > 1 && p->policy->state == TLAMP_STATE_F16, "num_splits",
                    "splits of the keys with a state in f16");
     UNSUPPORTED_IF(p->max_seqlen_q >= 1 << 24, "max_seqlen_q", "2^24 queries or more");
-    UNSUPPORTED_IF(p->max_seqlen_k >= (int64_t)tile_keys(p) << 15, "max_seqlen_k", "2^15 key tiles or more");
+    UNSUPPORTED_IF(p->max_seqlen_k >= (int64_t)tile_keys(p, GENERAL) << 15, "max_seqlen_k", "2^15 key tiles or more");
     const int64_t heads = tl_max64(p->num_heads_q, 1);
     UNSUPPORTED_IF(p->batch > (1 << 30) / heads /
                                   (tl_ceil_div(p->max_seqlen_q, tile_rows(p)) * splits_of(plan) +
@@ -92,21 +96,40 @@ static int is_aligned(const void *data, const tlamp_strides *s, int64_t batch, i
            (heads < 2 || s->head % 8 == 0);
 }
 
-/* Does the kernel for plain problems run it? The tensors' place aside. */
-static int is_plain(const tlamp_problem *p, int32_t splits)
+static int has_scores(const tlamp_problem *p)
+{
+    return p->softcap > 0.f || p->has_bool_mask || p->has_bias || p->has_alibi || p->policy->state == TLAMP_STATE_F16;
+}
+
+/* Channels that the kernel for so many is made for: of those in launch_shaped, or as many as a plain problem has. */
+static int32_t padded_channels(const tlamp_problem *p)
+{
+    const int32_t d = p->head_dim_qk > p->head_dim_v ? p->head_dim_qk : p->head_dim_v;
+    const int few = !has_scores(p);
+    if (d <= 128) return d <= 64 && p->policy->state != TLAMP_STATE_F16 ? 64 : d <= 96 && few ? 96 : 128;
+    return d <= 192 && p->head_dim_v <= 128 && few ? 192 : 256;
+}
+
+/* With tensors that are aligned. */
+static kernel_kind kind_of(const tlamp_problem *p, int32_t splits)
 {
     const tlamp_policy *y = p->policy;
-    const int shape = p->head_dim_v == p->head_dim_qk && (p->head_dim_qk == 64 || p->head_dim_qk == 128) &&
-                      p->o_dtype == p->q_dtype;
-    const int scores = !(p->softcap > 0.f) && p->window_left < 0 && p->window_right < 0 && !p->has_bool_mask &&
-                       !p->has_bias && !p->has_alibi && !p->has_sinks;
-    /* Scores are scaled in one step there; a product of scales must stay a normal number. */
-    const int scale = p->softmax_scale > 0x1p-60f && p->softmax_scale < 0x1p60f;
     const int blocks = y->block_m == TL_DEVICE_ROWS && y->block_n == TL_DEVICE_KEYS &&
                        y->quant_block_q == TL_DEVICE_ROWS && y->quant_block_k == TL_DEVICE_KEYS &&
                        y->scales == TLAMP_SCALES_BLOCK && !y->smooth_k && y->quantise == TLAMP_QUANTISE_ONCE;
-    return shape && scores && scale && splits == 1 && y->state == TLAMP_STATE_F32 &&
-           (y->kind == TLAMP_POLICY_HIGH || blocks);
+    /* Scores are scaled in one step there; a product of scales must stay a normal number. With softcap their quotient's
+     * eighth power, too. */
+    const float cap_scale = p->softmax_scale / p->softcap;
+    const int scale = p->softmax_scale > 0x1p-60f && p->softmax_scale < 0x1p60f &&
+                      (!(p->softcap > 0.f) || (cap_scale > 0x1p-15f && cap_scale < 0x1p15f && p->softcap < 0x1p15f));
+    const int state16 = y->state == TLAMP_STATE_F16;
+    if (splits > 1 || !scale || (y->kind != TLAMP_POLICY_HIGH && !blocks) || p->o_dtype != p->q_dtype ||
+        p->head_dim_qk % 8 || p->head_dim_v % 8 || (state16 && padded_channels(p) > 128))
+        return GENERAL;
+    if (has_scores(p)) return SCORED;
+    const int plain = p->head_dim_v == p->head_dim_qk && (p->head_dim_qk == 64 || p->head_dim_qk == 128) &&
+                      p->window_left < 0 && p->window_right < 0 && !p->has_sinks;
+    return plain ? PLAIN : SHAPED;
 }
 
 /* ------------------------------------------------------------------------------------------------ sequences */
@@ -124,7 +147,7 @@ static int64_t words_in_row(const tlamp_problem *p, const tlamp_tensors *t, int6
 }
 
 /* Sequence b, as if it came first. */
-static tl_device_sequence make_sequence(const tlamp_problem *p, const tlamp_tensors *t, int64_t b)
+static tl_device_sequence make_sequence(const tlamp_problem *p, const tlamp_tensors *t, int64_t b, kernel_kind kind)
 {
     const tl_lengths n = tl_sequence_lengths(p, t, b);
     const tl_mask_geometry g = tl_mask_make(n.seqlen_q, n.seqlen_k, p->mask != TLAMP_MASK_NONE,
@@ -133,7 +156,7 @@ static tl_device_sequence make_sequence(const tlamp_problem *p, const tlamp_tens
     const int64_t seen = g.lq ? tl_clamp64(g.lq - 1 + reach, 0, g.lk) : 0;
     const int32_t block_n = p->policy->block_n;
     const int64_t group = takes_words(p) && t->groups ? t->groups[b] : tl_auto_group(n.layout_k, block_n);
-    const int64_t tiles = tl_clamp64(group * (block_n / tile_keys(p)), 1, 1 << 15); /* more are one group, too */
+    const int64_t tiles = tl_clamp64(group * (block_n / tile_keys(p, kind)), 1, 1 << 15); /* more are one group, too */
     return (tl_device_sequence){.q_start = n.q_start,
                                 .k_start = n.k_start,
                                 .batch = (int32_t)b,
@@ -162,9 +185,9 @@ static void pass(passed *so_far, const tl_device_call *c, const tlamp_problem *p
 
 /* Sequence b behind what has passed. */
 static tl_device_sequence next_sequence(passed *so_far, const tl_device_call *c, const tlamp_problem *p,
-                                        const tlamp_tensors *t, int64_t b)
+                                        const tlamp_tensors *t, int64_t b, kernel_kind kind)
 {
-    tl_device_sequence s = make_sequence(p, t, b);
+    tl_device_sequence s = make_sequence(p, t, b, kind);
     if (c->head_rows) { /* all of them see the same keys, those that are left in lk */
         s.lq = c->head_rows;
         s.reach = s.lk;
@@ -198,7 +221,7 @@ static int64_t most_k_blocks(const tlamp_problem *p)
     return p->varlen ? p->total_k / TL_DEVICE_KEYS + p->batch : p->batch * tl_ceil_div(p->max_seqlen_k, TL_DEVICE_KEYS);
 }
 
-/* What the general kernels keep between them; the plain ones need no more. */
+/* What the general kernels keep between them. */
 static void lay_out(tl_device_call *c, const tlamp_problem *p, tl_arena *a)
 {
     const int64_t queries = p->num_heads_q * most_q_blocks(p) * TL_DEVICE_ROWS;
@@ -232,24 +255,30 @@ static void lay_out(tl_device_call *c, const tlamp_problem *p, tl_arena *a)
     if (smooth) c->mean = tl_take_array(a, p->batch * p->num_heads_k, sizeof(float) * (size_t)p->head_dim_qk);
 }
 
-/* The same for the plain kernels. */
-static void lay_out_plain(tl_device_call *c, const tlamp_problem *p, tl_arena *a)
+/* The same for plain and shaped kernels. */
+static void lay_out_blocks(tl_device_call *c, const tlamp_problem *p, tl_arena *a)
 {
     const int64_t q_blocks = p->num_heads_q * most_q_blocks(p), k_blocks = p->num_heads_k * most_k_blocks(p);
+    c->code_row = padded_channels(p);
     c->sequences = tl_take_array(a, p->batch, sizeof *c->sequences);
     if (!takes_codes(p)) return;
-    c->q_codes = tl_take_array(a, q_blocks, (size_t)p->head_dim_qk * TL_DEVICE_ROWS);
-    c->k_codes = tl_take_array(a, k_blocks, (size_t)p->head_dim_qk * TL_DEVICE_KEYS);
+    c->q_codes = tl_take_array(a, q_blocks, (size_t)c->code_row * TL_DEVICE_ROWS);
+    c->k_codes = tl_take_array(a, k_blocks, (size_t)c->code_row * TL_DEVICE_KEYS);
     c->q_scale = tl_take_array(a, q_blocks, sizeof(float));
     c->k_scale = tl_take_array(a, k_blocks, sizeof(float));
+    if (!p->has_bool_mask && !p->has_bias) return;
+    c->q_seen = tl_take_array(a, q_blocks, TL_DEVICE_ROWS);
+    c->k_seen = tl_take_array(a, k_blocks, TL_DEVICE_KEYS);
 }
 
 static size_t workspace_bytes(const tlamp_plan *plan)
 {
     tl_device_call c = {.splits = splits_of(plan)};
     tl_arena a = {NULL, 0};
-    lay_out(&c, &plan->problem, &a); /* not less than the plain kernel's */
-    return a.used;
+    tl_arena blocks = {NULL, 0};
+    lay_out(&c, &plan->problem, &a);
+    lay_out_blocks(&c, &plan->problem, &blocks);
+    return a.used > blocks.used ? a.used : blocks.used;
 }
 
 static int supports(const tlamp_plan *plan, size_t *bytes)
@@ -260,6 +289,12 @@ static int supports(const tlamp_plan *plan, size_t *bytes)
 }
 
 /* ------------------------------------------------------------------------------------------------ launches */
+
+/* Do two scores side by side lie on a multiple of their size? */
+static int are_pairs(const void *data, const tlamp_score_strides *s, size_t size)
+{
+    return s->k == 1 && (uintptr_t)data % (2 * size) == 0 && (s->batch | s->head | s->q) % 2 == 0;
+}
 
 /* p: the plan's problem, or that of the copy of its tensors. */
 static tl_device_call make_call(const tlamp_plan *plan, const tlamp_problem *p, const tlamp_tensors *t, int32_t device)
@@ -304,6 +339,8 @@ static tl_device_call make_call(const tlamp_plan *plan, const tlamp_problem *p, 
     c.bias_q = p->bias_stride.q;
     c.bias_k = p->bias_stride.k;
     c.bias_dtype = p->bias_dtype;
+    if (p->has_bias) c.bias_pairs = are_pairs(t->bias, &p->bias_stride, p->bias_dtype == TLAMP_F32 ? 4 : 2);
+    if (p->has_bool_mask) c.mask_pairs = are_pairs(t->bool_mask, &p->bool_mask_stride, 1);
     if (p->has_alibi) c.alibi = t->alibi_slopes;
     c.alibi_batch = p->alibi_batch_stride;
     if (p->has_sinks) c.sinks = t->sinks;
@@ -312,7 +349,7 @@ static tl_device_call make_call(const tlamp_plan *plan, const tlamp_problem *p, 
     c.dv = p->head_dim_v;
     c.int8 = takes_codes(p);
     c.tile_rows = tile_rows(p);
-    c.tile_keys = tile_keys(p);
+    c.tile_keys = tile_keys(p, GENERAL);
     c.block_m = y->block_m;
     c.quant_q = y->scales == TLAMP_SCALES_TOKEN ? 0 : y->quant_block_q;
     c.quant_k = y->scales == TLAMP_SCALES_TOKEN ? 0 : y->quant_block_k;
@@ -356,6 +393,15 @@ tl_plain_kernel tl_plain_kernels[TL_ARCHS][2][TL_KINDS] = {
 };
 #undef TL_TUNED
 
+/* Heads whose K and V take so much: most of the cache. */
+static void set_heads_apart(tl_device_call *c, int32_t mib)
+{
+    const int64_t heads = c->sequences ? c->heads_q : (int64_t)c->batch * c->heads_q;
+    const int64_t keys = tl_max64(c->sequences ? (int64_t)c->all_k_blocks * TL_DEVICE_KEYS : c->lk, 1);
+    const int64_t apart = ((int64_t)mib << 20) / (keys * (c->d + c->dv) * 2) * c->group_heads;
+    c->heads_apart = (int32_t)tl_clamp64(apart, 1, heads);
+}
+
 static tlamp_status launch_plain(tl_device_call *c, int int8, tlamp_error *err)
 {
     if (c->all_row_tiles == 0) return TLAMP_OK;
@@ -363,14 +409,46 @@ static tlamp_status launch_plain(tl_device_call *c, int int8, tlamp_error *err)
     if (arch < 0) return launched(1, err);
     int8 &= c->all_k_blocks > 0;
     const tl_plain_kernel *kernel = &tl_plain_kernels[arch][c->d == 128][int8 ? TL_KIND_routed : TL_KIND_high];
-    const int64_t heads = c->sequences ? c->heads_q : (int64_t)c->batch * c->heads_q;
-    const int64_t keys = tl_max64(c->sequences ? (int64_t)c->all_k_blocks * TL_DEVICE_KEYS : c->lk, 1);
-    const int64_t apart = ((int64_t)kernel->cache_mib << 20) / (keys * c->d * 4) * c->group_heads;
-    c->heads_apart = (int32_t)tl_clamp64(apart, 1, heads);
+    set_heads_apart(c, kernel->cache_mib);
     c->form = kernel->form;
     int on_host = 0;
     if (int8) on_host = c->bf16 ? tl_nvptx_quantise_plain_bf16(c) : tl_nvptx_quantise_plain_f16(c);
     return launched(on_host | kernel->launch[c->bf16](c), err);
+}
+
+/* Problems of kind SHAPED, and SCORED. */
+static tlamp_status launch_shaped(tl_device_call *c, int scored, int state16, tlamp_error *err)
+{
+    static tl_device_launch *const shaped[5][2] = {
+        {tl_nvptx_shaped_d64_f16, tl_nvptx_shaped_d64_bf16},   {tl_nvptx_shaped_d96_f16, tl_nvptx_shaped_d96_bf16},
+        {tl_nvptx_shaped_d128_f16, tl_nvptx_shaped_d128_bf16}, {tl_nvptx_shaped_d192_f16, tl_nvptx_shaped_d192_bf16},
+        {tl_nvptx_shaped_d256_f16, tl_nvptx_shaped_d256_bf16},
+    };
+    static tl_device_launch *const scores[4][2] = {
+        {tl_nvptx_scored_d64_f16, tl_nvptx_scored_d64_bf16},
+        {tl_nvptx_scored_d128_f16, tl_nvptx_scored_d128_bf16},
+        {tl_nvptx_scored_d256_f16, tl_nvptx_scored_d256_bf16},
+        {tl_nvptx_scored_state16_f16, tl_nvptx_scored_state16_bf16},
+    };
+    if (c->all_row_tiles == 0) return TLAMP_OK;
+    set_heads_apart(c, 32);
+    if (c->bias || c->bool_mask) c->causal = 1; /* so that heads alternate: often they share what is read of these */
+    if (c->softcap > 0.f) {
+        c->logit_scale = c->softmax_scale / c->softcap;
+        c->cap_inverse = c->softcap / c->softmax_scale;
+    } else if (c->alibi || c->bias)
+        c->logit_scale = c->softmax_scale;
+    int on_host = 0;
+    if (c->all_k_blocks == 0) c->q_codes = NULL;
+    if (c->q_codes && c->q_seen) on_host |= tl_nvptx_survey(c);
+    if (c->q_codes) on_host |= c->bf16 ? tl_nvptx_quantise_plain_bf16(c) : tl_nvptx_quantise_plain_f16(c);
+    c->int8 = c->q_codes != NULL;
+    const int32_t d = c->code_row;
+    if (scored)
+        on_host |= scores[state16 ? 3 : d == 64 ? 0 : d == 128 ? 1 : 2][c->bf16](c);
+    else
+        on_host |= shaped[d == 64 ? 0 : d == 96 ? 1 : d == 128 ? 2 : d == 192 ? 3 : 4][c->bf16](c);
+    return launched(on_host, err);
 }
 
 static tlamp_status launch_general(const tl_device_call *c, int state16, tlamp_error *err)
@@ -392,7 +470,8 @@ static tlamp_status launch_general(const tl_device_call *c, int state16, tlamp_e
 }
 
 /* Fills what follows from the lengths, and the table of sequences on the device where they differ. */
-static tlamp_status set_sequences(tl_device_call *c, const tlamp_problem *p, const tlamp_tensors *t, tlamp_error *err)
+static tlamp_status set_sequences(tl_device_call *c, const tlamp_problem *p, const tlamp_tensors *t, kernel_kind kind,
+                                  tlamp_error *err)
 {
     passed all = {0, 0, 0, 0};
     tlamp_status status = TLAMP_OK;
@@ -400,7 +479,7 @@ static tlamp_status set_sequences(tl_device_call *c, const tlamp_problem *p, con
     tl_device_sequence *table = alike ? NULL : malloc(sizeof *table * (size_t)p->batch);
     if (!alike && !table) return tl_fail(err, TLAMP_OUT_OF_MEMORY, "batch", "no memory for a table of sequences");
     for (int64_t b = 0; b < (alike ? 1 : p->batch); b++) {
-        const tl_device_sequence s = next_sequence(&all, c, p, t, b);
+        const tl_device_sequence s = next_sequence(&all, c, p, t, b, kind);
         if (table) table[b] = s;
         c->lq = s.lq;
         c->lk = s.lk;
@@ -459,16 +538,20 @@ static tlamp_status run(tl_device_call *c, const tlamp_problem *p, const tlamp_t
     c->unaligned = !is_aligned(c->q, &q, batches, lq, c->heads_q) |
                    !is_aligned(c->k, &k, batches, lk, p->num_heads_k) << 1 |
                    !is_aligned(c->v, &v, batches, lk, p->num_heads_k) << 2;
-    int plain = is_plain(p, c->splits) && !c->unaligned && is_aligned(c->o, &o, batches, lq, c->heads_q);
-    for (int64_t b = 0; b < p->batch && takes_words(p); b++) plain &= words_in_row(p, t, b) <= 1;
+    kernel_kind kind = kind_of(p, c->splits);
+    if (c->unaligned || !is_aligned(c->o, &o, batches, lq, c->heads_q)) kind = GENERAL;
+    for (int64_t b = 0; b < p->batch && takes_words(p); b++)
+        if (words_in_row(p, t, b) > 1) kind = GENERAL;
     tl_arena a = {work, 0};
-    if (plain)
-        lay_out_plain(c, p, &a);
+    if (kind != GENERAL)
+        lay_out_blocks(c, p, &a);
     else
         lay_out(c, p, &a);
-    const tlamp_status s = set_sequences(c, p, t, err);
+    const tlamp_status s = set_sequences(c, p, t, kind, err);
     if (s) return s;
-    return plain ? launch_plain(c, takes_codes(p), err) : launch_general(c, p->policy->state == TLAMP_STATE_F16, err);
+    if (kind == PLAIN) return launch_plain(c, takes_codes(p), err);
+    const int state16 = p->policy->state == TLAMP_STATE_F16;
+    return kind == GENERAL ? launch_general(c, state16, err) : launch_shaped(c, kind == SCORED, state16, err);
 }
 
 /* Device memory of so many bytes: the caller's where there is some. */
@@ -479,7 +562,7 @@ static tlamp_status run_device_memory(const tlamp_plan *plan, const tlamp_tensor
     void *own = NULL;
     if (bytes < need) workspace = NULL;
     tl_device_call c = make_call(plan, &plan->problem, t, device);
-    const int bare = is_plain(&plan->problem, c.splits) && !takes_codes(&plan->problem);
+    const int bare = kind_of(&plan->problem, c.splits) != GENERAL && !takes_codes(&plan->problem);
     if (!workspace && !(bare && are_alike(&plan->problem, t))) {
         own = workspace = omp_target_alloc(need, device);
         if (!own) return tl_no_device_memory(need, err);

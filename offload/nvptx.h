@@ -38,7 +38,8 @@ enum {
 #define TL_TUNED_FORM(d, kind) TL_TUNED_OF(TL_IMAGE_ARCH, d, kind)
 
 /* Shared memory of a block: Q, two stages of K and V, the codes of Q. */
-#define TL_SHARED_BYTES(form, d, routed) (TL_FORM_ROWS(form) * (d) * (2 + (routed)) + 4 * TL_FORM_KEYS(form) * (d)*2)
+#define TL_SHARED_BYTES(form, d, dv, routed)                                                                           \
+    (TL_FORM_ROWS(form) * (d) * (2 + (routed)) + 4 * TL_FORM_KEYS(form) * ((d) + (dv)))
 
 /* Which scores a row sees is an interval: row i sees the keys [i + floor, min(i + reach, lk)). */
 typedef struct {
@@ -101,7 +102,7 @@ typedef struct {
     X(int32_t, all_row_tiles) /* of all sequences */                                                                   \
     X(int32_t, all_k_blocks)  /* blocks of 64 keys */                                                                  \
     X(uint32_t, group_inverse)                                                                                         \
-    X(float, logit_scale) /* softmax_scale * log2(e) */
+    X(float, logit_scale) /* softmax_scale * log2(e); where scores are more than scaled see nvptx_shaped.inc.h */
 
 #define TL_GENERAL_POINTERS                                                                                            \
     q_inverse, k_inverse, q_mean, q_flags, k_flags, q_seen, k_seen, mean, part_o, part_m, part_l, bool_mask, bias,     \
@@ -133,6 +134,8 @@ typedef struct {
     X(int64_t, alibi_batch)                                                                                            \
     X(int32_t, diagonal)                                                                                               \
     X(int32_t, bias_dtype)                                                                                             \
+    X(int32_t, bias_pairs) /* two scores side by side are aligned to their size, wherever a row begins */              \
+    X(int32_t, mask_pairs)                                                                                             \
     X(int32_t, o_dtype)                                                                                                \
     X(int32_t, d)                                                                                                      \
     X(int32_t, dv)                                                                                                     \
@@ -150,6 +153,7 @@ typedef struct {
     X(int32_t, split_keys) /* keys of a part; 0: as many whole split_tiles as make `splits` parts of a sequence */     \
     X(int32_t, split_tile)                                                                                             \
     X(float, softmax_scale)                                                                                            \
+    X(float, cap_inverse) /* of shaped kernels with softcap: softcap / softmax_scale */                                \
     X(float, softcap)
 
 #define TL_FIELD(type, name) type name;
@@ -161,7 +165,8 @@ typedef struct {
     TL_PLAIN_FIELDS(TL_FIELD)
     TL_GENERAL_FIELDS(TL_FIELD)
     int32_t device, bf16, form,
-        head_rows; /* for the host; form: of the plain kernel; head_rows: heads that are rows, or 0 */
+        head_rows;    /* for the host; form: of the plain kernel; head_rows: heads that are rows, or 0 */
+    int32_t code_row; /* bytes of a row of codes of tl_nvptx_quantise_plain: the channels that the kernel is made for */
 } tl_device_call;
 
 /* A field as a local of a launching function, which the kernel captures, and from there into the kernel's struct. The
@@ -177,10 +182,20 @@ tl_device_launch tl_nvptx_general_d64_f16, tl_nvptx_general_d128_f16, tl_nvptx_g
 tl_device_launch tl_nvptx_general_d64_bf16, tl_nvptx_general_d128_bf16, tl_nvptx_general_d256_bf16;
 tl_device_launch tl_nvptx_state16_f16, tl_nvptx_state16_bf16; /* head dimensions up to 256, state in f16 */
 
-/* For the general kernels: which rows and keys see or are seen; the mean of K; codes, scales and flags of Q and K. */
+/* Where rows are aligned, and d and d_v multiples of 8, up to that many; d_v up to 128 for 192. Shaped: windows, sinks; scored:
+ * also whatever makes logits of scores, and with state16 up to 128 channels and the state in f16. */
+tl_device_launch tl_nvptx_shaped_d64_f16, tl_nvptx_shaped_d64_bf16, tl_nvptx_shaped_d96_f16, tl_nvptx_shaped_d96_bf16;
+tl_device_launch tl_nvptx_shaped_d128_f16, tl_nvptx_shaped_d128_bf16, tl_nvptx_shaped_d192_f16,
+    tl_nvptx_shaped_d192_bf16;
+tl_device_launch tl_nvptx_shaped_d256_f16, tl_nvptx_shaped_d256_bf16, tl_nvptx_scored_d64_f16, tl_nvptx_scored_d64_bf16;
+tl_device_launch tl_nvptx_scored_d128_f16, tl_nvptx_scored_d128_bf16, tl_nvptx_scored_d256_f16,
+    tl_nvptx_scored_d256_bf16;
+tl_device_launch tl_nvptx_scored_state16_f16, tl_nvptx_scored_state16_bf16;
+
+/* For the general kernels: which rows and keys see or are seen (for shaped ones, too); the mean of K; codes, scales and flags of Q and K. */
 tl_device_launch tl_nvptx_survey, tl_nvptx_mean_f16, tl_nvptx_mean_bf16, tl_nvptx_quantise_f16, tl_nvptx_quantise_bf16;
 
-/* For the plain ones: codes and scales of Q and K. */
+/* For the plain and shaped ones: codes and scales of Q and K. */
 tl_device_launch tl_nvptx_quantise_plain_f16, tl_nvptx_quantise_plain_bf16;
 
 /* The image that a device has taken writes which one it is, TL_ARCH_..., to device memory. */

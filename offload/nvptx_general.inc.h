@@ -1,7 +1,8 @@
 /* The parts of the vocabulary that a general problem needs other than a plain one (nvptx_kernel.inc.h includes it where
  * TL_GENERAL is 1): partial tiles, rows of any alignment, scales per token, masks, bias, softcap, ALiBi, sinks, windows,
- * sequences of their own lengths. */
+ * sequences of their own lengths. And a row on its own, which problems of TL_SHAPED need as well. */
 
+#if TL_GENERAL
 /* ---- data movement */
 
 /* Up to eight elements, wherever they lie. */
@@ -70,7 +71,7 @@ TL_INLINE uint64_t codes_of(tl_chunk x, float inverse, const float *mean, int32_
 TL_INLINE uint32_t codes_at(const tl_ctx *x, int32_t i)
 {
     const int32_t chunk = tl_thread() % (TL_D / 8);
-    return place8(x->chunk_row + i * ROWS16, chunk / 2) + (uint32_t)(chunk % 2 * 8);
+    return place_in(x->chunk_row + i * ROWS16, chunk / 2, PITCH8) + (uint32_t)(chunk % 2 * 8);
 }
 
 /* The tile in use, in place: everyone has read before anyone writes. key: its first. What follows from the launch is found here,
@@ -111,8 +112,6 @@ TL_INLINE void quantise_queries(const tl_ctx *x, const float *inverse, int32_t t
 }
 
 /* ---- score epilogue */
-
-TL_INLINE int32_t row_of(const tl_ctx *x, int r);
 
 TL_INLINE void tl_sinks(const tl_ctx *x, int32_t rb, float sink[TL_ROWS])
 {
@@ -198,6 +197,8 @@ TL_INLINE void tl_mask(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
     }
 }
 
+#endif
+
 /* ---- end */
 
 /* An output of the row, channel by channel: rows of O need no alignment. */
@@ -215,6 +216,7 @@ TL_INLINE int64_t output_row(const tl_ctx *x, int32_t row)
     return x->seq.batch * x->a->o_batch + x->head * x->a->o_head + (x->seq.q_start + row) * x->a->o_seq;
 }
 
+#if TL_GENERAL
 TL_INLINE void store_row(const tl_ctx *x, const tl_acc *acc, int r, int32_t row, float l)
 {
     const int64_t at = output_row(x, row) + (x->lane & 3) * 2;
@@ -264,6 +266,7 @@ TL_INLINE float *lse_rows(const launch *a, const tl_device_sequence *s, int32_t 
 {
     return a->lse ? a->lse + s->batch * a->lse_batch + head * a->lse_head + s->q_start * a->lse_seq : NULL;
 }
+#endif
 
 /* The NaN and Inf of V's into the columns of a row that sees them, after a run with zeros in their place. By all lanes of the
  * warp, without tensor cores. */
@@ -305,7 +308,7 @@ TL_INLINE void row_again(const tl_ctx *x, int32_t row)
         if (lane + 32 * i < a->dv && !tl_is_finite(acc[i])) store_element(x, at + lane + 32 * i, acc[i] / l);
 }
 
-#if !TL_STATE_F16
+#if TL_GENERAL && !TL_STATE_F16
 /* The states that the parts have left of one row, joined as tl_merge_splits joins them, by all lanes of a warp: one that has
  * seen nothing is neutral. */
 TL_INLINE void merge_row(const tl_ctx *x, int32_t row)

@@ -1,9 +1,12 @@
 /* The mma.sync vocabulary of core/tile_loop.inc.h and the bare kernel around it. The including file says
- *   TL_D        most channels of a head: 64, 128, or with TL_GENERAL 256
+ *   TL_D        most channels of a head: 64, 128, or with TL_GENERAL 256, or with TL_SHAPED 64, 96, 128, 192, 256
+ *   TL_DV       most channels of V, where they are fewer
  *   TL_BF16     1: Q, K, V and P in bf16; 0: in f16
  *   TL_ROUTED   1: tiles are INT8 or high, by word; 0: all high
  *   TL_GENERAL  1: everything else that a problem may ask for (nvptx_general.inc.h), at run time; 0: exactly TL_D channels,
  *               scores with nothing but a scale, causal or not
+ *   TL_SHAPED   1: as TL_GENERAL 0, but at run time fewer channels, windows and sinks; 2: and all that changes or hides
+ *               single scores (nvptx_shaped.inc.h). TL_ROUTED is 1; without codes every tile is high
  *   TL_STATE_F16  ALGORITHMS A8
  *   TL_LAUNCH   the name of the function that launches it (nvptx.h)
  *   TL_FORM     the form of a plain kernel, where it is a candidate of bench tune; else nvptx_tuned.def says which
@@ -14,9 +17,16 @@
  * copied. */
 #include "nvptx.h"
 
+#ifndef TL_SHAPED
+#define TL_SHAPED 0
+#endif
+#ifndef TL_DV
+#define TL_DV TL_D
+#endif
+
 static volatile int ran_on_host;
 
-#if TL_GENERAL
+#if TL_GENERAL || TL_SHAPED
 #define TL_FORM TL_GENERAL_FORM(TL_D)
 #elif !defined TL_FORM && TL_ROUTED
 #define TL_FORM TL_TUNED_FORM(TL_D, routed)
@@ -25,7 +35,7 @@ static volatile int ran_on_host;
 #endif
 
 enum {
-    FRAGMENTS = TL_GENERAL ? 1 : 2, /* of 16 rows in a warp */
+    FRAGMENTS = TL_GENERAL || TL_DV > 128 ? 1 : 2, /* of 16 rows in a warp */
     WARP_ROWS = 16 * FRAGMENTS,
     BLOCK_ROWS = TL_FORM_ROWS(TL_FORM),
     SUB_BLOCKS = TL_DEVICE_ROWS / BLOCK_ROWS, /* of the rows that share a scale and a routing word */
@@ -34,13 +44,15 @@ enum {
     KEYS = TL_FORM_KEYS(TL_FORM),
     PITCH16 = TL_D * 2, /* bytes of a row of 16-bit elements and of codes in shared memory */
     PITCH8 = TL_D,
+    PITCHV = TL_DV * 2,
     STAGE = KEYS * PITCH16,
+    STAGEV = KEYS * PITCHV,
     SPLITS = TL_GENERAL && !TL_STATE_F16, /* keys may be split */
-    SHARED_BYTES = TL_SHARED_BYTES(TL_FORM, TL_D, TL_ROUTED)
+    SHARED_BYTES = TL_SHARED_BYTES(TL_FORM, TL_D, TL_DV, TL_ROUTED)
 };
 
 /* A launch, as the kernel sees it. */
-#if TL_GENERAL
+#if TL_GENERAL || TL_SHAPED
 typedef tl_general_launch launch;
 #else
 typedef struct {
@@ -69,11 +81,13 @@ typedef struct {
     int32_t all_see, all_see_from; /* keys below this, and from this on, are seen by every row of the warp */
     uint64_t word;
     uint32_t group_inverse;
+#if TL_GENERAL || TL_SHAPED
+    int32_t scattered; /* single keys may be hidden: every tile needs tl_mask */
+#endif
 #if TL_GENERAL
     const uint64_t *words; /* NULL: every tile is INT8 */
     const uint8_t *flags;  /* of the KV head's keys */
     int32_t int8;          /* some tile may be INT8 */
-    int32_t scattered;     /* single keys may be hidden: every tile needs tl_mask */
 #endif
 } tl_task;
 
@@ -85,7 +99,7 @@ TL_INLINE int32_t tl_task_rows(const tl_task *t)
     return WARP_ROWS;
 }
 
-TL_INLINE int32_t tl_tile_low(const tl_task *t) { return TL_GENERAL ? t->tile_low : 0; }
+TL_INLINE int32_t tl_tile_low(const tl_task *t) { return TL_GENERAL || TL_SHAPED > 0 ? t->tile_low : 0; }
 TL_INLINE int32_t tl_tile_end(const tl_task *t) { return t->tile_end; }
 
 TL_INLINE int32_t tl_group_of(const tl_task *t, int32_t tile)
@@ -126,6 +140,8 @@ TL_INLINE tl_span tl_clip(const tl_task *t, tl_span s, tl_tokens rows)
 #if TL_GENERAL
     s.edge = t->scattered || t->keys < KEYS || (s.first + 1) * t->keys > t->all_see ||
              s.first * t->keys < t->all_see_from;
+#elif TL_SHAPED
+    s.edge = t->scattered || (s.first + 1) * KEYS > t->all_see || s.first * KEYS < t->all_see_from;
 #else
     s.edge = (s.first + 1) * KEYS > t->all_see;
 #endif
@@ -150,7 +166,7 @@ typedef struct {
 } tl_scores;
 
 typedef struct {
-    float o[FRAGMENTS][TL_D / 8][4];
+    float o[FRAGMENTS][TL_DV / 8][4];
 } tl_acc;
 
 typedef struct {
@@ -170,12 +186,15 @@ typedef struct {
     uint32_t bad;                                /* bit r: row r holds a NaN or Inf of V's */
     int32_t scrub;                               /* V is taken with zeros in their place */
     int32_t first_copy;                          /* key tile_end * KEYS may lie beyond the last key */
-    uint32_t to16, to8;                          /* ... in shared memory, from the start of a tile */
+    uint32_t to16, to8, tov;                     /* ... in shared memory, from the start of a tile */
     uint32_t keys, values;                       /* shared memory: stage 0 */
     uint32_t q16_at, q8_at, k16_at, k8_at, v_at; /* this lane's fragment addresses of channel 0 */
-#if TL_GENERAL
+#if TL_GENERAL || TL_SHAPED
     tl_device_sequence seq;
-    int32_t head, rows_end, diagonal; /* rows_end: the row after the block's last */
+    int32_t head, diagonal;
+#endif
+#if TL_GENERAL
+    int32_t rows_end;                 /* the row after the block's last */
     int32_t chunk_bytes, value_bytes; /* of this lane's chunk that lie in a row of Q and K, and of V */
     int32_t code_row;                 /* bytes of a row of codes */
     int32_t chunk_row8, chunk_there8; /* where this lane's copies of codes begin; 0: not in a row */
@@ -192,49 +211,93 @@ TL_INLINE int32_t tl_block_size(const tl_ctx *x)
     return WARP_ROWS;
 }
 
-/* Rows of 16-byte chunks, permuted so that the eight rows which one 8x8 tile reads lie in different banks. The chunk of
- * channel step i is that of step 0 with i * 32 xored into its address. */
-TL_INLINE uint32_t place16(int32_t row, int32_t chunk)
+/* Rows of 16-byte chunks, permuted so that the eight rows which one 8x8 tile reads lie in different banks: within every
+ * TURNING chunks, those of a whole number of 128-byte lines if rows are of such, else as many as divide a row. The chunk of
+ * channel step i is that of step 0 with i * 32 xored into its address, as far as these chunks go; beyond them it is added. */
+#define TL_TURNING(pitch) ((pitch) % 128 == 0 ? 8 : (pitch) % 64 == 0 ? 4 : 2)
+enum { TURNING16 = TL_TURNING(PITCH16), TURNING8 = TL_TURNING(PITCH8), TURNINGV = TL_TURNING(PITCHV) };
+
+TL_INLINE int32_t turned(int32_t row, int32_t chunk, int32_t turning)
 {
-    return (uint32_t)(row * PITCH16 + ((chunk ^ (row & 7)) << 4));
+    return chunk ^ (turning == 8 ? row & 7 : turning == 4 ? row >> 1 & 3 : row >> 2 & 1);
 }
 
-TL_INLINE uint32_t place8(int32_t row, int32_t chunk)
+TL_INLINE uint32_t place_in(int32_t row, int32_t chunk, int32_t pitch)
 {
-    const int32_t turn = TL_D >= 128 ? row & 7 : row >> 1 & 3; /* two rows of 64 bytes share a line of 128 */
-    return (uint32_t)(row * PITCH8 + ((chunk ^ turn) << 4));
+    return (uint32_t)(row * pitch + (turned(row, chunk, TL_TURNING(pitch)) << 4));
 }
 
-enum { ROWS16 = THREADS / (TL_D / 8), ROWS8 = THREADS / (TL_D / 16) }; /* rows that the block copies at once */
-
-/* ---- data movement */
-
-/* The lane's chunk in row i * ROWS16 further on. */
-TL_INLINE uint32_t further16(uint32_t at, int32_t i)
+TL_INLINE uint32_t step_at(uint32_t at, int32_t step, int32_t turning)
 {
-    return (at ^ (uint32_t)((i * ROWS16 & 7) << 4)) + (uint32_t)(i * ROWS16 * PITCH16);
+    const uint32_t offset = (uint32_t)(step * 32), within = (uint32_t)(turning * 16 - 1);
+    return (at ^ (offset & within)) + (offset & ~within);
 }
 
-TL_INLINE void copy16(uint32_t to, const uint16_t *from, int64_t seq, int32_t rows)
+/* ---- data movement: a row of chunks is copied by the largest power of two of lanes that divides it, in so many parts */
+
+enum {
+    LANES16 = TL_D / 8 & -(TL_D / 8),
+    LANES8 = TL_D / 16 & -(TL_D / 16),
+    PARTS16 = TL_D / 8 / LANES16,
+    PARTSV = TL_DV / 8 / LANES16,
+    PARTS8 = TL_D / 16 / LANES8,
+    ROWS16 = THREADS / LANES16, /* rows that the block copies at once */
+    ROWS8 = THREADS / LANES8
+};
+
+/* Bytes of the lane's chunk of a part that lie in a row of d channels. */
+TL_INLINE int32_t bytes16(int32_t d, int32_t part)
+{
+    return !TL_SHAPED || (tl_thread() % LANES16 + part * LANES16) * 8 < d ? 16 : 0;
+}
+
+/* The lane's chunk of a part, in row i * ROWS16 further on. pitch: of rows of Q and K, or of V. */
+TL_INLINE uint32_t further16(uint32_t at, int32_t i, int32_t part, int32_t pitch)
+{
+    return (at ^ (uint32_t)((i * ROWS16 & 7) << 4)) + (uint32_t)(i * ROWS16 * pitch + part * LANES16 * 16);
+}
+
+TL_INLINE void copy16(uint32_t to, const uint16_t *from, int64_t seq, int32_t rows, int32_t pitch, int32_t d)
 {
     TL_FULLY
-    for (int32_t i = 0; i < rows / ROWS16; i++) tl_copy(further16(to, i), from + i * ROWS16 * seq);
+    for (int32_t part = 0; part < pitch / 16 / LANES16; part++) {
+        TL_FULLY
+        for (int32_t i = 0; i < rows / ROWS16; i++) {
+            const uint32_t there = further16(to, i, part, pitch);
+            const uint16_t *here = from + i * ROWS16 * seq + part * LANES16 * 8;
+            if (TL_SHAPED)
+                tl_copy_bytes(there, here, bytes16(d, part));
+            else
+                tl_copy(there, here);
+        }
+    }
 }
 
 /* Zeros from row `there` on. */
-TL_INLINE void copy16_tail(uint32_t to, const uint16_t *from, int64_t seq, int32_t rows, int32_t row, int32_t there)
+TL_INLINE void copy16_tail(uint32_t to, const uint16_t *from, int64_t seq, int32_t rows, int32_t row, int32_t there,
+                           int32_t pitch, int32_t d)
 {
     TL_FULLY
-    for (int32_t i = 0; i < rows / ROWS16; i++) {
-        const int32_t has = row + i * ROWS16 < there;
-        tl_copy_or_zero(further16(to, i), has ? from + i * ROWS16 * seq : from - row * seq, has);
+    for (int32_t part = 0; part < pitch / 16 / LANES16; part++) {
+        TL_FULLY
+        for (int32_t i = 0; i < rows / ROWS16; i++) {
+            const int32_t has = row + i * ROWS16 < there;
+            tl_copy_bytes(further16(to, i, part, pitch),
+                          (has ? from + i * ROWS16 * seq : from - row * seq) + part * LANES16 * 8,
+                          has ? bytes16(d, part) : 0);
+        }
     }
 }
 
 TL_INLINE void copy8(uint32_t to, const int8_t *from, int32_t rows)
 {
     TL_FULLY
-    for (int32_t i = 0; i < rows / ROWS8; i++) tl_copy(to + (uint32_t)(i * ROWS8 * PITCH8), from + i * ROWS8 * TL_D);
+    for (int32_t part = 0; part < PARTS8; part++) {
+        TL_FULLY
+        for (int32_t i = 0; i < rows / ROWS8; i++)
+            tl_copy(to + (uint32_t)(i * ROWS8 * PITCH8 + part * LANES8 * 16),
+                    from + i * ROWS8 * TL_D + part * LANES8 * 16);
+    }
 }
 
 TL_INLINE void tl_begin(tl_ctx *x, tl_acc *acc)
@@ -242,7 +305,7 @@ TL_INLINE void tl_begin(tl_ctx *x, tl_acc *acc)
     TL_FULLY
     for (int m = 0; m < FRAGMENTS; m++) {
         TL_FULLY
-        for (int d = 0; d < TL_D / 8; d++) {
+        for (int d = 0; d < TL_DV / 8; d++) {
             TL_FULLY
             for (int e = 0; e < 4; e++) acc->o[m][d][e] = 0.f;
         }
@@ -256,33 +319,54 @@ TL_INLINE void tl_begin(tl_ctx *x, tl_acc *acc)
 /* A row that saw nothing: 0 + log 0. */
 TL_INLINE float lse_of(float m, float l) { return (tl_reference(m) + tl_log2_fast(l)) * TL_LN2; }
 
-#if TL_GENERAL
+/* An offset of a stage of K, as one of V. */
+TL_INLINE uint32_t stage_of_values(int32_t stage) { return (uint32_t)(STAGEV == STAGE || stage == 0 ? stage : STAGEV); }
+
+/* Where the lane's copies of V go. */
+TL_INLINE uint32_t values_to(const tl_ctx *x, int32_t stage)
+{
+    return x->values + stage_of_values(stage) + (PITCHV == PITCH16 ? x->to16 : x->tov);
+}
+
+TL_INLINE int32_t channels(const tl_ctx *x);
+TL_INLINE int32_t value_channels(const tl_ctx *x);
+TL_INLINE int32_t row_of(const tl_ctx *x, int r);
+
+#if TL_GENERAL || TL_SHAPED
 #include "nvptx_general.inc.h"
-#else
+#endif
+#if TL_SHAPED
+#include "nvptx_shaped.inc.h"
+#endif
+#if !TL_GENERAL
 TL_INLINE void tl_prefetch(tl_ctx *x, tl_span span)
 {
     const int64_t key = (int64_t)span.first * KEYS, k_seq = x->a->k_seq, v_seq = x->a->v_seq;
-    const uint32_t keys = x->keys + (uint32_t)x->fill, values = x->values + (uint32_t)x->fill + x->to16;
+    const uint32_t keys = x->keys + (uint32_t)x->fill, values = values_to(x, x->fill);
     if (span.route == TL_INT8) {
         copy8(keys + x->to8, x->k8 + key * TL_D, KEYS);
         x->filled_scale = x->k_scale[routed_tile(span.first)];
     } else if (x->first_copy)
-        copy16_tail(keys + x->to16, x->k + key * k_seq, k_seq, KEYS, x->chunk_row, x->lk - span.first * KEYS);
+        copy16_tail(keys + x->to16, x->k + key * k_seq, k_seq, KEYS, x->chunk_row, x->lk - span.first * KEYS, PITCH16,
+                    channels(x));
     else
-        copy16(keys + x->to16, x->k + key * k_seq, k_seq, KEYS);
+        copy16(keys + x->to16, x->k + key * k_seq, k_seq, KEYS, PITCH16, channels(x));
     if (x->first_copy) /* only the tile that the loop takes first can reach beyond the last key */
-        copy16_tail(values, x->v + key * v_seq, v_seq, KEYS, x->chunk_row, x->lk - span.first * KEYS);
+        copy16_tail(values, x->v + key * v_seq, v_seq, KEYS, x->chunk_row, x->lk - span.first * KEYS, PITCHV,
+                    value_channels(x));
     else
-        copy16(values, x->v + key * v_seq, v_seq, KEYS);
+        copy16(values, x->v + key * v_seq, v_seq, KEYS, PITCHV, value_channels(x));
 }
 #endif
 
 /* The lane's own chunks of the tile that has just arrived. */
 TL_INLINE void scrub_values(const tl_ctx *x)
 {
-    const uint32_t at = x->values + (uint32_t)x->use + x->to16;
-    for (int32_t i = 0; i < KEYS / ROWS16; i++)
-        tl_shared_store(further16(at, i), tl_scrubbed(tl_shared_load(further16(at, i))));
+    const uint32_t at = values_to(x, x->use);
+    for (int32_t i = 0; i < KEYS / ROWS16 * PARTSV; i++) {
+        const uint32_t chunk = further16(at, i / PARTSV, i % PARTSV, PITCHV);
+        tl_shared_store(chunk, tl_scrubbed(tl_shared_load(chunk)));
+    }
     tl_barrier();
 }
 
@@ -303,6 +387,7 @@ TL_INLINE void tl_arrive(tl_ctx *x, tl_span span)
     TL_OPAQUE(x->k16_at);
     TL_OPAQUE(x->v_at);
     TL_OPAQUE(x->to16);
+    if (STAGEV != STAGE) TL_OPAQUE(x->tov);
     if (TL_ROUTED) {
         TL_OPAQUE(x->q8_at);
         TL_OPAQUE(x->k8_at);
@@ -327,11 +412,11 @@ TL_INLINE void scores_high(float s[FRAGMENTS][KEYS / 8][4], uint32_t q_at, uint3
         uint32_t q[FRAGMENTS][4];
         TL_FULLY
         for (int m = 0; m < FRAGMENTS; m++)
-            tl_fragment(q[m], (q_at ^ (uint32_t)(step * 32)) + (uint32_t)(m * 16 * PITCH16));
+            tl_fragment(q[m], step_at(q_at, step, TURNING16) + (uint32_t)(m * 16 * PITCH16));
         TL_FULLY
         for (int j = 0; j < KEYS / 16; j++) {
             uint32_t k[4];
-            tl_fragment(k, (k_at ^ (uint32_t)(step * 32)) + (uint32_t)(j * 16 * PITCH16));
+            tl_fragment(k, step_at(k_at, step, TURNING16) + (uint32_t)(j * 16 * PITCH16));
             TL_FULLY
             for (int m = 0; m < FRAGMENTS; m++) {
                 if (step == 0) {
@@ -354,11 +439,11 @@ TL_INLINE void scores_int8(float s[FRAGMENTS][KEYS / 8][4], uint32_t q_at, uint3
         uint32_t q[FRAGMENTS][4];
         TL_FULLY
         for (int m = 0; m < FRAGMENTS; m++)
-            tl_fragment(q[m], (q_at ^ (uint32_t)(step * 32)) + (uint32_t)(m * 16 * PITCH8));
+            tl_fragment(q[m], step_at(q_at, step, TURNING8) + (uint32_t)(m * 16 * PITCH8));
         TL_FULLY
         for (int j = 0; j < KEYS / 16; j++) {
             uint32_t k[4];
-            tl_fragment(k, (k_at ^ (uint32_t)(step * 32)) + (uint32_t)(j * 16 * PITCH8));
+            tl_fragment(k, step_at(k_at, step, TURNING8) + (uint32_t)(j * 16 * PITCH8));
             TL_FULLY
             for (int m = 0; m < FRAGMENTS; m++) {
                 if (step == 0) {
@@ -375,7 +460,7 @@ TL_INLINE void scores_int8(float s[FRAGMENTS][KEYS / 8][4], uint32_t q_at, uint3
 
 TL_INLINE int32_t channels(const tl_ctx *x)
 {
-#if TL_GENERAL
+#if TL_GENERAL || TL_SHAPED
     return x->a->d;
 #else
     (void)x;
@@ -385,7 +470,7 @@ TL_INLINE int32_t channels(const tl_ctx *x)
 
 TL_INLINE int32_t value_channels(const tl_ctx *x)
 {
-#if TL_GENERAL
+#if TL_GENERAL || TL_SHAPED
     return x->a->dv;
 #else
     (void)x;
@@ -421,7 +506,7 @@ TL_INLINE void tl_scores_wait(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
 /* Row r of the lane, counted from the block row of the warp. */
 TL_INLINE int32_t row_of(const tl_ctx *x, int r) { return x->row0 + r * 8 + (x->lane >> 2); }
 
-#if !TL_GENERAL
+#if !TL_GENERAL && !TL_SHAPED
 TL_INLINE void tl_sinks(const tl_ctx *x, int32_t rb, float sink[TL_ROWS])
 {
     (void)x;
@@ -529,7 +614,7 @@ TL_INLINE void tl_rescale(tl_ctx *x, tl_acc *acc, int32_t rb, const float lambda
     TL_FULLY
     for (int r = 0; r < TL_ROWS; r++) {
         TL_FULLY
-        for (int d = 0; d < TL_D / 8; d++) {
+        for (int d = 0; d < TL_DV / 8; d++) {
             acc->o[r / 2][d][r % 2 * 2] *= lambda[r];
             acc->o[r / 2][d][r % 2 * 2 + 1] *= lambda[r];
         }
@@ -542,7 +627,7 @@ TL_INLINE void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span spa
 {
     (void)span;
     (void)rb;
-    const uint32_t values = x->values + (uint32_t)x->use + x->v_at;
+    const uint32_t values = x->values + stage_of_values(x->use) + x->v_at;
     TL_FULLY
     for (int j = 0; j < KEYS / 16; j++) {
         uint32_t p[FRAGMENTS][4];
@@ -552,10 +637,10 @@ TL_INLINE void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span spa
             for (int i = 0; i < 4; i++) p[m][i] = s->p[m][2 * j + i / 2][i % 2];
         }
         TL_FULLY
-        for (int d = 0; d < TL_D / 16; d++) {
+        for (int d = 0; d < TL_DV / 16; d++) {
             if (TL_GENERAL && d * 16 >= value_channels(x)) continue;
             uint32_t v[4];
-            tl_fragment_transposed(v, (values ^ (uint32_t)(d * 32)) + (uint32_t)(j * 16 * PITCH16));
+            tl_fragment_transposed(v, step_at(values, d, TURNINGV) + (uint32_t)(j * 16 * PITCHV));
             TL_FULLY
             for (int m = 0; m < FRAGMENTS; m++) {
                 tl_mma_half(acc->o[m][2 * d], p[m], v[0], v[1]);
@@ -571,7 +656,7 @@ TL_INLINE void tl_values_wait(tl_ctx *x, tl_acc *acc)
     TL_FULLY
     for (int m = 0; m < FRAGMENTS && TL_STATE_F16; m++) {
         TL_FULLY
-        for (int d = 0; d < TL_D / 8; d++) {
+        for (int d = 0; d < TL_DV / 8; d++) {
             TL_FULLY
             for (int e = 0; e < 4; e++) acc->o[m][d][e] = tl_round_f16_ptx(acc->o[m][d][e]);
         }
@@ -580,7 +665,7 @@ TL_INLINE void tl_values_wait(tl_ctx *x, tl_acc *acc)
 
 /* ---- end */
 
-#if !TL_GENERAL
+#if !TL_GENERAL && !TL_SHAPED
 /* Where a NaN or Inf of V's is hidden from a row that meets its tile, its weight of 0 does not hide it from a product. The
  * block then runs once more with zeros in the place of such values, so that they leave no trace, and this puts them where
  * they belong: into the columns of the rows that see them. One row, by all lanes of the warp and without tensor cores. Not
@@ -614,7 +699,7 @@ TL_INLINE int holds_bad_value(const tl_acc *acc, int r, float l)
 {
     float rest = 0.f; /* NaN where O is not finite */
     TL_FULLY
-    for (int d = 0; d < TL_D / 8; d++) {
+    for (int d = 0; d < TL_DV / 8; d++) {
         TL_FULLY
         for (int e = 0; e < 2; e++) rest = tl_fma_ptx(acc->o[r / 2][d][r % 2 * 2 + e], 0.f, rest);
     }
@@ -641,9 +726,10 @@ TL_INLINE void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[
         const float inverse = l[r] == 0.f ? 0.f : 1.f / l[r];
         uint16_t *o = x->o + row * x->a->o_seq + (x->lane & 3) * 2;
         TL_FULLY
-        for (int d = 0; d < TL_D / 8; d++)
-            *(TL_GLOBAL_SPACE uint32_t *)(o + d * 8) = tl_pack_half(acc->o[r / 2][d][r % 2 * 2] * inverse,
-                                                                    acc->o[r / 2][d][r % 2 * 2 + 1] * inverse);
+        for (int d = 0; d < TL_DV / 8; d++)
+            if (!TL_SHAPED || d * 8 < value_channels(x))
+                *(TL_GLOBAL_SPACE uint32_t *)(o + d * 8) = tl_pack_half(acc->o[r / 2][d][r % 2 * 2] * inverse,
+                                                                        acc->o[r / 2][d][r % 2 * 2 + 1] * inverse);
 #endif
         if (x->a->lse && (x->lane & 3) == 0) x->lse[row * x->a->lse_seq] = lse_of(m[r], l[r]);
     }
@@ -689,6 +775,8 @@ TL_INLINE place place_of(const launch *a, int32_t block)
         p.seq.lq = tl_uniform(p.seq.lq);
         p.seq.lk = tl_uniform(p.seq.lk);
         p.seq.reach = tl_uniform(p.seq.reach);
+        p.seq.floor = tl_uniform(p.seq.floor);
+        p.seq.diagonal = tl_uniform(p.seq.diagonal);
         p.seq.group_inverse = (uint32_t)tl_uniform((int32_t)p.seq.group_inverse);
     } else {
         const int32_t batch = tl_uniform(head / a->heads_q);
@@ -702,6 +790,10 @@ TL_INLINE place place_of(const launch *a, int32_t block)
                                      .row_tiles = batch * each,
                                      .k_blocks = batch * blocks_in(a->lk, TL_DEVICE_KEYS),
                                      .group_inverse = a->group_inverse};
+#if TL_SHAPED
+        p.seq.floor = a->floor;
+        p.seq.diagonal = a->diagonal;
+#endif
     }
     p.row = p.tile * TL_DEVICE_ROWS + (a->causal ? SUB_BLOCKS - 1 - part : part) * BLOCK_ROWS;
     p.kv_head = tl_uniform(p.head / a->group_heads);
@@ -732,23 +824,25 @@ TL_INLINE uint16_t *o_of(const launch *a, const place *p)
 /* Where the lane's copies begin, and its fragments: what follows from the thread alone. */
 TL_INLINE void place_lane(tl_ctx *x, int32_t warp)
 {
-    const int32_t lane = tl_thread() % 32, chunk = tl_thread() % (TL_D / 8), chunk8 = tl_thread() % (TL_D / 16);
+    const int32_t lane = tl_thread() % 32, chunk = tl_thread() % LANES16, chunk8 = tl_thread() % LANES8;
     const int32_t left = lane & 15, right = (lane & 7) + (lane >> 4 << 3); /* rows of fragments */
     const uint32_t shared = tl_shared_base();
     x->lane = lane;
-    x->chunk_row = tl_thread() / (TL_D / 8);
-    x->to16 = place16(x->chunk_row, chunk);
-    x->to8 = place8(tl_thread() / (TL_D / 16), chunk8);
+    x->chunk_row = tl_thread() / LANES16;
+    x->to16 = place_in(x->chunk_row, chunk, PITCH16);
+    x->tov = place_in(x->chunk_row, chunk, PITCHV);
+    x->to8 = place_in(tl_thread() / LANES8, chunk8, PITCH8);
     x->keys = shared + BLOCK_ROWS * PITCH16;
     x->values = x->keys + 2 * STAGE;
-    x->q16_at = shared + place16(warp * WARP_ROWS + left, lane >> 4);
-    x->q8_at = x->values + 2 * STAGE + place8(warp * WARP_ROWS + left, lane >> 4);
-    x->k16_at = place16(right, lane >> 3 & 1);
-    x->k8_at = place8(right, lane >> 3 & 1);
-    x->v_at = place16(left, lane >> 4);
+    x->q16_at = shared + place_in(warp * WARP_ROWS + left, lane >> 4, PITCH16);
+    x->q8_at = x->values + 2 * STAGEV + place_in(warp * WARP_ROWS + left, lane >> 4, PITCH8);
+    x->k16_at = place_in(right, lane >> 3 & 1, PITCH16);
+    x->k8_at = place_in(right, lane >> 3 & 1, PITCH8);
+    x->v_at = place_in(left, lane >> 4, PITCHV);
 }
 
 #if !TL_GENERAL
+#if !TL_SHAPED
 /* bad: which of the lane's rows hold a NaN or Inf, bit r for row r. Nothing that the loop knew is used, so that nothing had
  * to be kept for it. */
 TL_INLINE void rows_again(const launch *a, int32_t block, uint32_t bad)
@@ -767,14 +861,16 @@ TL_INLINE void rows_again(const launch *a, int32_t block, uint32_t bad)
                       past < at.seq.lk ? past : at.seq.lk, a->logit_scale);
     }
 }
+#endif
 
 #if TL_ROUTED
 /* The word of the routing row, with the bits of groups cleared that hold a block without codes: those are high. */
 TL_INLINE uint64_t usable_word(const tl_ctx *x, uint64_t word, float q_scale)
 {
     uint32_t bad[2] = {0, 0};
-    const int32_t end = routed_tile(x->task.tile_end + TL_DEVICE_KEYS / KEYS - 1);
-    for (int32_t first = 0; first < end; first += 32) { /* no lane leaves before the others */
+    const int32_t end = routed_tile(x->task.tile_end + TL_DEVICE_KEYS / KEYS - 1),
+                  low = routed_tile(tl_tile_low(&x->task));
+    for (int32_t first = low; first < end; first += 32) { /* no lane leaves before the others */
         const int32_t tile = first + x->lane, group = tl_group_of(&x->task, tile);
         const uint32_t bit = tile < end && x->k_scale[tile] < 0.f ? 1u << (group & 31) : 0u;
         bad[0] |= group < 32 ? bit : 0u;
@@ -784,6 +880,27 @@ TL_INLINE uint64_t usable_word(const tl_ctx *x, uint64_t word, float q_scale)
     const uint64_t usable = q_scale < 0.f ? 0 : word & ~high;
     return (uint32_t)tl_uniform((int32_t)usable) | (uint64_t)(uint32_t)tl_uniform((int32_t)(usable >> 32)) << 32;
 }
+
+/* The codes of the block's queries and of its KV head's keys, and which tiles are INT8. */
+TL_INLINE void take_codes(tl_ctx *x, const place *at)
+{
+    const launch *a = x->a;
+    const int64_t codes = (int64_t)at->kv_head * a->all_k_blocks + at->seq.k_blocks;
+    const int64_t q_block = (int64_t)at->head * a->all_row_tiles + at->seq.row_tiles + at->tile;
+    /* From an address that all lanes share, or ptxas would not keep the scale of scores in a uniform register. Then it does
+     * not spread the exponentials between the products with V either: the loop is slower. */
+    const float q_scale = a->q_scale[q_block];
+    copy8(x->values + 2 * STAGEV + x->to8,
+          a->q_codes + (q_block * TL_DEVICE_ROWS + at->row % TL_DEVICE_ROWS + tl_thread() / LANES8) * TL_D +
+              tl_thread() % LANES8 * 16,
+          BLOCK_ROWS);
+    x->k8 = a->k_codes + (codes * TL_DEVICE_KEYS + tl_thread() / LANES8) * TL_D + tl_thread() % LANES8 * 16;
+    x->k_scale = a->k_scale + codes;
+    x->q_scale = q_scale * a->logit_scale;
+    uint64_t word = ~(uint64_t)0;
+    if (a->words) word = a->words[at->seq.words + at->kv_head * a->words_head + at->tile * a->words_row];
+    x->task.word = usable_word(x, word, q_scale);
+}
 #endif
 
 /* Its `bad`. Always inline: a call would put everything into local memory. */
@@ -791,13 +908,16 @@ TL_INLINE uint32_t attend(const launch *a, int32_t block, int32_t scrub)
 {
     const place at = place_of(a, block);
     const int32_t row = at.row, lk = at.seq.lk, lq = at.seq.lq, reach = at.seq.reach;
-    const int32_t warp = tl_uniform(tl_thread() / 32), chunk = tl_thread() % (TL_D / 8);
+    const int32_t warp = tl_uniform(tl_thread() / 32), chunk = tl_thread() % LANES16;
     const int32_t last = row + BLOCK_ROWS < lq ? row + BLOCK_ROWS : lq; /* the row after the block */
     const int32_t past = last - 1 + reach, end = past < 0 ? 0 : past < lk ? past : lk;
 
     tl_ctx x;
     x.a = a;
     x.scrub = scrub;
+    x.k8 = NULL;
+    x.k_scale = NULL;
+    x.q_scale = 0.f;
     x.lq = lq;
     x.lk = lk;
     x.reach = reach;
@@ -806,31 +926,28 @@ TL_INLINE uint32_t attend(const launch *a, int32_t block, int32_t scrub)
     x.o = o_of(a, &at);
     x.lse = a->lse + at.seq.batch * a->lse_batch + at.head * a->lse_head + at.seq.q_start * a->lse_seq;
     copy16_tail(tl_shared_base() + x.to16, q_of(a, &at) + (row + x.chunk_row) * a->q_seq + chunk * 8, a->q_seq,
-                BLOCK_ROWS, x.chunk_row, lq - row);
+                BLOCK_ROWS, x.chunk_row, lq - row, PITCH16, channels(&x));
 
     const int32_t first_sees = x.row0 + reach;
+#if TL_SHAPED
+    x.seq = at.seq;
+    x.head = at.head;
+    x.diagonal = at.seq.diagonal;
+    const int32_t begin = row_begins(&at.seq, row), begins = row_begins(&at.seq, x.row0 + WARP_ROWS - 1);
+    x.task.tile_low = tl_uniform(begin / KEYS);
+    x.task.tile_end = tl_uniform(end > begin ? (end + KEYS - 1) / KEYS : 0);
+    x.task.all_see_from = begins;
+    x.task.scattered = TL_SHAPED == 2 && a->bool_mask;
+#else
     x.task.tile_end = tl_uniform((end + KEYS - 1) / KEYS);
+#endif
     x.k = k_of(a, &at) + x.chunk_row * a->k_seq + chunk * 8;
     x.v = v_of(a, &at) + x.chunk_row * a->v_seq + chunk * 8;
     x.task.all_see = first_sees < lk ? first_sees : lk;
     x.task.word = 0;
     x.task.group_inverse = at.seq.group_inverse;
 #if TL_ROUTED
-    const int64_t codes = (int64_t)at.kv_head * a->all_k_blocks + at.seq.k_blocks;
-    const int64_t q_block = (int64_t)at.head * a->all_row_tiles + at.seq.row_tiles + at.tile;
-    /* From an address that all lanes share, or ptxas would not keep the scale of scores in a uniform register. Then it does
-     * not spread the exponentials between the products with V either: the loop is slower. */
-    const float q_scale = a->q_scale[q_block];
-    copy8(x.values + 2 * STAGE + x.to8,
-          a->q_codes + (q_block * TL_DEVICE_ROWS + row % TL_DEVICE_ROWS + tl_thread() / (TL_D / 16)) * TL_D +
-              tl_thread() % (TL_D / 16) * 16,
-          BLOCK_ROWS);
-    x.k8 = a->k_codes + (codes * TL_DEVICE_KEYS + tl_thread() / (TL_D / 16)) * TL_D + tl_thread() % (TL_D / 16) * 16;
-    x.k_scale = a->k_scale + codes;
-    x.q_scale = q_scale * a->logit_scale;
-    uint64_t word = ~(uint64_t)0;
-    if (a->words) word = a->words[at.seq.words + at.kv_head * a->words_head + at.tile * a->words_row];
-    x.task.word = usable_word(&x, word, q_scale);
+    if (!TL_SHAPED || a->q_codes) take_codes(&x, &at);
 #endif
     tl_tile_loop(&x);
     return x.bad;
@@ -840,13 +957,26 @@ TL_INLINE uint32_t attend(const launch *a, int32_t block, int32_t scrub)
 static __attribute__((noinline)) void attend_again(const launch *a, int32_t block, uint32_t bad)
 {
     (void)attend(a, block, 1);
-    if (tl_vote_any(bad != 0)) rows_again(a, block, bad);
+    if (!tl_vote_any(bad != 0)) return;
+#if TL_SHAPED
+    const place at = place_of(a, block);
+    tl_ctx x;
+    x.a = a;
+    x.seq = at.seq;
+    x.head = at.head;
+    x.diagonal = at.seq.diagonal;
+    x.lane = tl_thread() % 32;
+    x.row0 = at.row + tl_thread() / 32 * WARP_ROWS;
+    rows_again(&x, bad);
+#else
+    rows_again(a, block, bad);
+#endif
 }
 
 TL_INLINE void attend_well(const launch *a, int32_t block)
 {
     const uint32_t bad = attend(a, block, 0);
-    if (!a->causal || !tl_barrier_any(bad != 0)) return; /* without causal a row sees all there is */
+    if ((!TL_SHAPED && !a->causal) || !tl_barrier_any(bad != 0)) return; /* a row of a plain one sees all there is */
     const launch copy = *a; /* the address of *a itself must not leave, or it would lie in memory for the loop, too */
     attend_again(&copy, block, bad);
 }
@@ -1002,17 +1132,18 @@ static void run_merge(const launch *a)
 int TL_LAUNCH(const tl_device_call *call)
 {
     TL_PLAIN_FIELDS(TL_CAPTURE)
-#if TL_GENERAL
+#if TL_GENERAL || TL_SHAPED
     const int32_t row_tiles = call->heads_q * call->all_row_tiles;
     TL_GENERAL_FIELDS(TL_CAPTURE)
-    const int32_t blocks = row_tiles * splits;
+    const int32_t blocks = TL_GENERAL ? row_tiles * splits : row_tiles;
+    const uint32_t shared = TL_SHAPED > 0 && !call->int8 ? SHARED_BYTES - BLOCK_ROWS * PITCH8 : SHARED_BYTES;
 #pragma omp target teams ompx_bare num_teams(blocks) thread_limit(THREADS) device(call->device)                        \
-    is_device_ptr(TL_PLAIN_POINTERS, TL_GENERAL_POINTERS) ompx_dyn_cgroup_mem(SHARED_BYTES)
+    is_device_ptr(TL_PLAIN_POINTERS, TL_GENERAL_POINTERS) ompx_dyn_cgroup_mem(shared)
     {
         const launch a = {TL_PLAIN_FIELDS(TL_PASS) TL_GENERAL_FIELDS(TL_PASS)};
         run(&a);
     }
-#if !TL_STATE_F16
+#if TL_GENERAL && !TL_STATE_F16
     if (splits > 1) {
 #pragma omp target teams ompx_bare num_teams(row_tiles) thread_limit(THREADS) device(call->device)                     \
     is_device_ptr(TL_PLAIN_POINTERS, TL_GENERAL_POINTERS)
@@ -1026,7 +1157,7 @@ int TL_LAUNCH(const tl_device_call *call)
     /* The host does not know the constants of the image that the device has taken. */
     const int32_t rows = TL_FORM_ROWS(call->form), threads = rows / WARP_ROWS * 32;
     const int32_t blocks = call->heads_q * call->all_row_tiles * (TL_DEVICE_ROWS / rows);
-    const uint32_t shared = (uint32_t)TL_SHARED_BYTES(call->form, TL_D, TL_ROUTED);
+    const uint32_t shared = (uint32_t)TL_SHARED_BYTES(call->form, TL_D, TL_DV, TL_ROUTED);
 #pragma omp target teams ompx_bare num_teams(blocks) thread_limit(threads) device(call->device)                        \
     is_device_ptr(TL_PLAIN_POINTERS) ompx_dyn_cgroup_mem(shared)
     {

@@ -159,10 +159,8 @@ TL_INLINE void run_quantise(const tl_general_launch *a)
                  .inverse = a->q_inverse ? a->q_inverse + at : NULL,
                  .scale = a->q_scale + at,
                  .flags = a->q_flags + at / 16};
-    /* Rows that see a key by geometry are neighbours: the first one whose keys end behind 0, the last whose begin before lk. */
-    o.first = s.reach < 1 ? 1 - s.reach : 0;
-    o.end = s.lk - s.floor < s.lq ? s.lk - s.floor : s.lq;
-    if (s.floor >= s.reach) o.end = 0; /* an empty window */
+    o.first = queries_begin(&s);
+    o.end = queries_end(&s);
     if (a->q_seen) o.seen = a->q_seen + at;
     const float *mean = a->mean ? keys_of(a, &s, head / a->group_heads).mean : NULL;
     quantise(a, &o, (block - s.q_blocks) * TL_DEVICE_ROWS, TL_DEVICE_ROWS, mean, a->q_mean ? a->q_mean + at : NULL);
@@ -204,60 +202,92 @@ TL_INLINE void run_mean(const tl_general_launch *a)
     a->mean[(int64_t)tl_block() * a->d + c] = tl_is_finite(mean) ? mean : 0.f; /* overflow: any constant will do */
 }
 
-/* ---- plain problems: a block of threads for each scale, one read, one write */
+/* ---- one scale for each block of 128 queries and 64 keys: a block of threads for each, one read, one write */
 
 /* A block of 128 queries or 64 keys. */
 typedef struct {
     const uint16_t *x; /* its first token */
     int64_t stride;
-    int32_t rows, first, end; /* rows outside [first, end) are not there or see no key: they count as zeros */
+    int32_t rows, first,
+        end; /* rows outside [first, end) are not there, see no key or are seen by none: they count as zeros */
+    const uint8_t *seen; /* of each row; or NULL */
+    int32_t d, code_row; /* channels that there are, and bytes of a row of codes, behind which are zeros */
     int8_t *codes;
     float *scale; /* negative: it holds a NaN or Inf and has no codes. Its tiles are computed high, which is closer */
 } code_block;
 
-TL_INLINE void quantise_whole(const code_block *b, int32_t d)
+enum { CHUNKS = 8 }; /* that a thread holds at once */
+
+/* Of the block's chunks of 8 channels, `each` to a row, those that the thread has in a round. */
+TL_INLINE void load_chunks(tl_chunk c[CHUNKS], const code_block *b, int32_t round, int32_t each)
 {
-    enum { MOST_CHUNKS = TL_DEVICE_ROWS * 128 / 8 / THREADS };
-    static TL_SHARED_SPACE uint32_t of_warp[WARPS];
-    const int32_t shift = d == 128 ? 4 : 3, chunks = (b->rows << shift) / THREADS; /* 2^shift chunks of a token */
-    tl_chunk c[MOST_CHUNKS];
-    uint32_t top = 0;
     TL_FULLY
-    for (int i = 0; i < MOST_CHUNKS; i++) {
-        const int32_t at = i * THREADS + tl_thread(), row = at >> shift;
+    for (int i = 0; i < CHUNKS; i++) {
+        const int32_t at = (round * CHUNKS + i) * THREADS + tl_thread(), row = at / each, channel = at % each * 8;
         c[i] = (tl_chunk){0, 0, 0, 0};
-        if (i < chunks && row >= b->first && row < b->end)
-            c[i] = *(const TL_GLOBAL_SPACE tl_chunk *)(b->x + row * b->stride + (at & ((1 << shift) - 1)) * 8);
-        top = tl_max_magnitudes(top, c[i]);
+        if (row >= b->first && row < b->end && row < b->rows && channel < b->d && (!b->seen || b->seen[row]))
+            c[i] = *(const TL_GLOBAL_SPACE tl_chunk *)(b->x + row * b->stride + channel);
+    }
+}
+
+/* each: a constant. What a thread cannot hold is read again, from the cache. */
+TL_INLINE void quantise_whole(const code_block *b, int32_t each)
+{
+    static TL_SHARED_SPACE uint32_t of_warp[WARPS];
+    const int32_t rounds = (b->rows * each / THREADS + CHUNKS - 1) / CHUNKS;
+    tl_chunk c[CHUNKS];
+    uint32_t top = 0;
+    for (int32_t round = 0; round < rounds; round++) {
+        load_chunks(c, b, round, each);
+        TL_FULLY
+        for (int i = 0; i < CHUNKS; i++) top = tl_max_magnitudes(top, c[i]);
+        if (each <= 16) break; /* one round */
     }
     const float amax = tl_block_amax(top, WARPS, (uint32_t)(uintptr_t)of_warp);
     const tl_quant z = tl_quant_make(amax);
     const int finite = tl_is_finite(amax);
     if (tl_thread() == 0) *b->scale = !finite ? -1.f : z.scale > 0.f ? z.scale : 1.f;
+    if (!finite) return;
     uint64_t *codes = (uint64_t *)b->codes;
-    TL_FULLY
-    for (int i = 0; i < MOST_CHUNKS; i++) {
-        if (i >= chunks || !finite) continue;
-        codes[i * THREADS + tl_thread()] = tl_codes_of_pairs(c[i][0], c[i][1], z.inverse) |
-                                           (uint64_t)tl_codes_of_pairs(c[i][2], c[i][3], z.inverse) << 32;
+    for (int32_t round = each <= 16 ? 0 : rounds - 1; round >= 0; round--) {
+        if (each > 16 && round < rounds - 1) load_chunks(c, b, round, each);
+        TL_FULLY
+        for (int i = 0; i < CHUNKS; i++) {
+            const int32_t at = (round * CHUNKS + i) * THREADS + tl_thread();
+            if (at < b->rows * each)
+                codes[at] = tl_codes_of_pairs(c[i][0], c[i][1], z.inverse) |
+                            (uint64_t)tl_codes_of_pairs(c[i][2], c[i][3], z.inverse) << 32;
+        }
     }
 }
 
-TL_INLINE void run_quantise_plain(const tl_general_launch *a)
+TL_INLINE void run_quantise_plain(const tl_general_launch *a, int32_t code_row)
 {
     const int32_t q_count = a->heads_q * a->all_row_tiles, is_q = tl_block() < q_count;
     const int32_t index = is_q ? tl_block() : tl_block() - q_count, each = is_q ? a->all_row_tiles : a->all_k_blocks;
     const int32_t head = index / each, block = index - head * each, rows = is_q ? TL_DEVICE_ROWS : TL_DEVICE_KEYS;
     const tl_device_sequence s = sequence_of(a, block, is_q ? OF_ROW_TILES : OF_K_BLOCKS);
     const int32_t token = (block - begin_of(&s, is_q ? OF_ROW_TILES : OF_K_BLOCKS)) * rows;
-    code_block b = {.rows = rows, .codes = (is_q ? a->q_codes : a->k_codes) + (int64_t)index * rows * a->d};
+    const uint8_t *seen = is_q ? a->q_seen : a->k_seen;
+    code_block b = {.rows = rows, .d = a->d, .code_row = code_row};
+    b.codes = (is_q ? a->q_codes : a->k_codes) + (int64_t)index * rows * code_row;
+    if (seen) b.seen = seen + (int64_t)index * rows;
     b.scale = (is_q ? a->q_scale : a->k_scale) + index;
     b.stride = is_q ? a->q_seq : a->k_seq;
     b.x = is_q ? a->q + s.batch * a->q_batch + head * a->q_head : a->k + s.batch * a->k_batch + head * a->k_head;
     b.x += ((is_q ? s.q_start : s.k_start) + token) * b.stride;
-    b.first = is_q ? 1 - s.reach - token : 0;
-    b.end = (is_q ? s.lq : s.lk) - token;
-    quantise_whole(&b, a->d);
+    b.first = (is_q ? queries_begin(&s) : s.lq > 0 ? row_begins(&s, 0) : 0) - token;
+    b.end = (is_q ? queries_end(&s) : s.lq > 0 ? row_ends(&s, s.lq - 1) : 0) - token;
+    if (code_row == 64)
+        quantise_whole(&b, 8);
+    else if (code_row == 96)
+        quantise_whole(&b, 12);
+    else if (code_row == 128)
+        quantise_whole(&b, 16);
+    else if (code_row == 192)
+        quantise_whole(&b, 24);
+    else
+        quantise_whole(&b, 32);
 }
 #pragma omp end declare target
 #else
@@ -271,9 +301,10 @@ static void run_mean(const tl_general_launch *a)
     (void)a;
     ran_on_host = 1;
 }
-static void run_quantise_plain(const tl_general_launch *a)
+static void run_quantise_plain(const tl_general_launch *a, int32_t code_row)
 {
     (void)a;
+    (void)code_row;
     ran_on_host = 1;
 }
 #endif
@@ -309,13 +340,15 @@ int TL_MEAN(const tl_device_call *call)
 int TL_QUANTISE_PLAIN(const tl_device_call *call)
 {
     const int32_t blocks = call->heads_q * call->all_row_tiles + call->heads_q / call->group_heads * call->all_k_blocks;
-    const int32_t d = call->d;
+    const int32_t d = call->d, code_row = call->code_row;
+    const uint8_t *const q_seen = call->q_seen, *const k_seen = call->k_seen;
     TL_PLAIN_FIELDS(TL_CAPTURE)
 #pragma omp target teams ompx_bare num_teams(blocks) thread_limit(THREADS) device(call->device)                        \
-    is_device_ptr(TL_PLAIN_POINTERS)
+    is_device_ptr(TL_PLAIN_POINTERS, q_seen, k_seen)
     {
-        const tl_general_launch a = {TL_PLAIN_FIELDS(TL_PASS).d = d, .tile_rows = TL_DEVICE_ROWS};
-        run_quantise_plain(&a);
+        const tl_general_launch a = {TL_PLAIN_FIELDS(TL_PASS).d = d, .tile_rows = TL_DEVICE_ROWS,
+                                     .q_seen = (uint8_t *)q_seen, .k_seen = (uint8_t *)k_seen};
+        run_quantise_plain(&a, code_row);
     }
     return ran_on_host;
 }

@@ -17,6 +17,39 @@ TL_INLINE float load_typed(const void *data, int64_t i, int32_t dtype)
     return dtype == TYPE_F16 ? tl_low_f16(x) : tl_from_bf16(x);
 }
 
+/* tanh of scaled scores, relative error below 2^-21 as tl_tanh's. Up to TL_TANH_SMALL (of the scaled score) by
+ * tanh(x) = x (1 + z p(z)), z = x^2, 8.4e-8 before rounding; the scale is in p's coefficients. */
+#define TL_TANH_SMALL 0.6f
+
+typedef struct {
+    float p[4];
+} tanh_series;
+
+TL_INLINE tanh_series tanh_of_scaled(float scale)
+{
+    const float z = scale * scale;
+    return (tanh_series){
+        {0.0156126898f * z * z * z * z, -0.052211836f * z * z * z, 0.133131176f * z * z, -0.333325982f * z}};
+}
+
+/* tanh(scale s) / scale. */
+TL_INLINE float tanh_small(const tanh_series *t, float s)
+{
+    const float z = s * s;
+    float p = tl_fma_ptx(t->p[0], z, t->p[1]);
+    p = tl_fma_ptx(p, z, t->p[2]);
+    p = tl_fma_ptx(p, z, t->p[3]);
+    return tl_fma_ptx(s * z, p, s);
+}
+
+/* tanh(x) of the others by 1 - 2 / (e^2|x| + 1), with the processor's own exponential and reciprocal, 2 and 1 ulp. e^2|x| is
+ * above 3.3 there, so that this comes to 1.6 * 2^-22 at most. */
+TL_INLINE float tanh_large(float x)
+{
+    const float e = tl_exp2_fast(tl_abs(x) * (2.f * TL_LOG2E)), t = tl_fma_ptx(-2.f, tl_reciprocal_fast(e + 1.f), 1.f);
+    return tl_with_sign(t, x);
+}
+
 TL_INLINE float softcapped(float y, float cap) { return cap * tl_tanh(y / cap); }
 
 /* ---- sequences */
@@ -81,6 +114,16 @@ TL_INLINE int32_t row_ends(const tl_device_sequence *s, int32_t row)
 {
     const int32_t end = row + s->reach;
     return end < s->lk ? end : s->lk;
+}
+
+/* Rows that see a key by geometry are neighbours: from the first one whose keys end behind 0 to the last whose begin before
+ * lk. */
+TL_INLINE int32_t queries_begin(const tl_device_sequence *s) { return s->reach < 1 ? 1 - s->reach : 0; }
+
+TL_INLINE int32_t queries_end(const tl_device_sequence *s)
+{
+    if (s->floor >= s->reach) return 0; /* an empty window */
+    return s->lk - s->floor < s->lq ? s->lk - s->floor : s->lq;
 }
 
 /* Where the scores of a row begin. */

@@ -196,6 +196,27 @@ TL_INLINE float tl_log2_fast(float x)
     return r;
 }
 
+/* Without a branch, whatever the compiler thinks of one. */
+TL_INLINE float tl_choose(int first, float a, float b)
+{
+    float r;
+    __asm__("{ .reg .pred p; setp.ne.b32 p, %1, 0; selp.f32 %0, %2, %3, p; }" : "=f"(r) : "r"(first), "f"(a), "f"(b));
+    return r;
+}
+
+TL_INLINE float tl_with_sign(float x, float sign)
+{
+    return tl_float((tl_bits(x) & 0x7fffffffu) | (tl_bits(sign) & 0x80000000u));
+}
+
+/* 1 / x: 1 ulp, 0 at Inf. */
+TL_INLINE float tl_reciprocal_fast(float x)
+{
+    float r;
+    __asm__("rcp.approx.ftz.f32 %0,%1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
 TL_INLINE uint32_t tl_pack_f16(float low, float high)
 {
     uint32_t r;
