@@ -132,6 +132,11 @@ TL_INLINE void tl_logits(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
     (void)rb;
     const launch *a = x->a;
     const int32_t first = span.first * x->task.keys, key = first + (x->lane & 3) * 2;
+    if (is_idle(x)) {
+        s->scale = 1.f;
+        s->origin = 0.f;
+        return;
+    }
     if (span.route == TL_INT8) {
         TL_FULLY
         for (int j = 0; j < KEYS / 8; j++) {

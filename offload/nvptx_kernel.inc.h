@@ -316,6 +316,18 @@ TL_INLINE void tl_begin(tl_ctx *x, tl_acc *acc)
     x->filled_scale = 0.f;
 }
 
+/* A warp without rows only copies, and is there when others wait for all of the block: at the same barriers, as synccheck wants
+ * it. Its scores are zeros. */
+TL_INLINE int is_idle(const tl_ctx *x)
+{
+#if TL_GENERAL
+    return x->row0 >= x->rows_end;
+#else
+    (void)x;
+    return 0;
+#endif
+}
+
 /* A row that saw nothing: 0 + log 0. */
 TL_INLINE float lse_of(float m, float l) { return (tl_reference(m) + tl_log2_fast(l)) * TL_LN2; }
 
@@ -482,6 +494,19 @@ TL_INLINE void tl_scores_issue(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb
 {
     (void)rb;
     const uint32_t keys = x->keys + (uint32_t)x->use;
+    if (is_idle(x)) {
+        s->scale = 1.f;
+        s->origin = 0.f;
+        TL_FULLY
+        for (int m = 0; m < FRAGMENTS; m++) {
+            TL_FULLY
+            for (int j = 0; j < KEYS / 8; j++) {
+                TL_FULLY
+                for (int e = 0; e < 4; e++) s->s[m][j][e] = 0.f;
+            }
+        }
+        return;
+    }
     if (TL_ROUTED && span.route == TL_INT8) {
         scores_int8(s->s, x->q8_at, keys + x->k8_at, channels(x));
         s->scale = x->q_scale * x->used_scale;
@@ -595,6 +620,7 @@ TL_INLINE void tl_exp(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, const f
         offset[r] = -(ref[r] + s->origin);
         sum[r] = 0.f;
     }
+    if (is_idle(x)) return;
     TL_FULLY
     for (int j = 0; j < KEYS / 8; j++) { /* keys outside: the first product with V needs its keys of all rows */
         TL_FULLY
@@ -628,6 +654,7 @@ TL_INLINE void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span spa
     (void)span;
     (void)rb;
     const uint32_t values = x->values + stage_of_values(x->use) + x->v_at;
+    if (is_idle(x)) return;
     TL_FULLY
     for (int j = 0; j < KEYS / 16; j++) {
         uint32_t p[FRAGMENTS][4];
@@ -985,23 +1012,6 @@ TL_INLINE void run(const launch *a) { attend_well(a, tl_block()); }
 #endif
 
 #if TL_GENERAL
-/* What a warp that owns no rows does of the tile loop: it copies, and is there when others wait for all. */
-TL_INLINE void loop_without_rows(tl_ctx *x)
-{
-    const tl_task *t = &x->task;
-    tl_span span = tl_span_first(t);
-    x->fill = x->use = 0;
-    x->bad = 0;
-    if (span.count) tl_prefetch(x, span);
-    while (span.count) {
-        tl_arrive(x, span);
-        const tl_span then = tl_span_after(t, span);
-        if (then.count) tl_prefetch(x, then);
-        tl_leave(x, span);
-        span = then;
-    }
-}
-
 /* The rows of the lane that hold a NaN or Inf of V's; bad: those of the run before. */
 TL_INLINE uint32_t attend(const launch *a, int32_t scrub, uint32_t bad)
 {
@@ -1075,10 +1085,7 @@ TL_INLINE uint32_t attend(const launch *a, int32_t scrub, uint32_t bad)
             x.q_means[r] = mine < x.rows_end && a->q_mean ? a->q_mean[q_token + mine] : 0.f;
         }
     }
-    if (tl_uniform(x.row0 < x.rows_end))
-        tl_tile_loop(&x);
-    else
-        loop_without_rows(&x);
+    tl_tile_loop(&x);
     if (scrub && a->splits == 1 && tl_vote_any(bad != 0)) rows_again(&x, bad);
     return x.bad;
 }

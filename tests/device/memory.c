@@ -23,6 +23,7 @@ static void expect(int ok, const char *name, const char *what)
 
 /* The library's calls come here. */
 static int allocations;
+static size_t allocated; /* bytes */
 
 void *omp_target_alloc(size_t bytes, int device)
 {
@@ -32,6 +33,7 @@ void *omp_target_alloc(size_t bytes, int device)
         *(void **)&real = symbol;
     }
     allocations++;
+    allocated += bytes;
     return real(bytes, device);
 }
 
@@ -129,8 +131,10 @@ static tlamp_status run(setting *s, const test_case *c, const tlamp_tensors *t, 
     x.o = t->o ? t->o : o;
     *err = (tlamp_error){sizeof *err, TLAMP_OK, "", ""};
     const int so_far = allocations;
+    const size_t bytes_so_far = allocated;
     const tlamp_status status = tlamp_execute(s->plan, &x, &e, workspace, bytes, err);
     allocations -= so_far;
+    allocated -= bytes_so_far;
     expect(device_take(0, o, out, s->bytes), c->name, "something wrote beside the output");
     return status;
 }
@@ -183,6 +187,26 @@ static void test(const test_case *c, int has_driver)
     tear_down(&s, c);
 }
 
+/* Keys that tensor cores quantise on the fly have no codes in memory. */
+static void test_fly(void)
+{
+    static const test_case c = {"f16 int8 smooth-k", TLAMP_F16, TLAMP_POLICY_INT8, 1, 0};
+    size_t bytes[2];
+    for (int i = 0; i < 2; i++) {
+        setting s;
+        tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
+        set_up(&s, &c);
+        tlamp_plan_destroy(s.plan);
+        s.policy.quantise = i ? TLAMP_QUANTISE_FLY : TLAMP_QUANTISE_ONCE;
+        expect(tlamp_plan_create(&s.plan, &s.problem, NULL, &err) == TLAMP_OK, c.name, err.text);
+        expect(run(&s, &c, &s.there, NULL, 0, &err, after) == TLAMP_OK, c.name, err.text);
+        bytes[i] = allocated;
+        tear_down(&s, &c);
+    }
+    const size_t codes = 2 * (size_t)BATCH * HEADS * L * D; /* of Q and K */
+    expect(bytes[1] + codes / 2 < bytes[0], c.name, "on the fly, codes are kept all the same");
+}
+
 int main(void)
 {
     static const test_case cases[] = {
@@ -201,6 +225,7 @@ int main(void)
     }
     const int has_driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD) != NULL;
     for (int i = 0; i < CASES; i++) test(&cases[i], has_driver);
+    if (has_driver) test_fly(); /* and tensor cores: plain C keeps them in scratch */
     printf("%d cases, %d failures%s\n", (int)CASES, failures,
            has_driver ? "" : " (no driver to tell whose memory it is)");
     return failures != 0;
