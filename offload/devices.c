@@ -75,7 +75,7 @@ static tlamp_status check_workspace(const tlamp_plan *plan, const void *workspac
         return tl_fail(err, TLAMP_INVALID_ARGUMENT, "workspace", "must be aligned to %d", TLAMP_WORKSPACE_ALIGN);
     if (bytes < need)
         return tl_fail(err, TLAMP_WORKSPACE_TOO_SMALL, "workspace_bytes",
-                       "%zu: the device needs %zu (tlamp_plan_workspace_size)", bytes, need);
+                       "%zu: the device needs %zu (tlamp_plan_device_workspace_size)", bytes, need);
     return TLAMP_OK;
 }
 

@@ -177,9 +177,10 @@ size_t tlamp_plan_workspace_size(const tlamp_plan *plan, int32_t num_threads)
     tlamp_exec exec = {.struct_size = sizeof exec, .num_threads = num_threads < 0 ? 0 : num_threads};
     tl_arena a = {NULL, 0};
     (void)tl_lay_out_workspace(plan, tl_team_workers(&exec), &a);
-    const size_t on_device = tl_device_workspace_bytes(plan);
-    return a.used > on_device ? a.used : on_device;
+    return a.used;
 }
+
+size_t tlamp_plan_device_workspace_size(const tlamp_plan *plan) { return plan ? tl_device_workspace_bytes(plan) : 0; }
 
 tlamp_pv tlamp_plan_pv(const tlamp_plan *plan) { return plan ? plan->pv : TLAMP_PV_AUTO; }
 

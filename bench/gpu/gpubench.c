@@ -119,7 +119,7 @@ gpubench *gpubench_open(const description *is)
         return NULL;
     }
     b->cu_seqlens = is->cu_seqlens;
-    b->workspace_bytes = tlamp_plan_workspace_size(b->plan, 1);
+    b->workspace_bytes = tlamp_plan_device_workspace_size(b->plan);
     b->workspace = omp_target_alloc(b->workspace_bytes, 0);
     if (policy.kind == TLAMP_POLICY_ROUTED && !(b->words = upload_words(is))) {
         gpubench_close(b);

@@ -153,7 +153,7 @@ static void open_trial(trial *t, const shape *s, int32_t d, int32_t kind)
     t->there.v = upload(t->here.v, t->k_bytes);
     t->there.o = omp_target_alloc(t->q_bytes, DEVICE);
     if (has_words) make_words(t, s);
-    t->workspace_bytes = tlamp_plan_workspace_size(t->plan, 1);
+    t->workspace_bytes = tlamp_plan_device_workspace_size(t->plan);
     t->workspace = omp_target_alloc(t->workspace_bytes, DEVICE);
     must(!t->there.o || !t->workspace, "memory of the device", NULL);
 }

@@ -15,12 +15,13 @@ typedef struct {
 
 TL_INLINE int tl_high_suits(const tlamp_problem *problem)
 {
-    /* Up to one row tile: vectors are faster, which meet K and V in place. So they are with few rows of three planes, whose
-     * packing costs more than their six products save. */
+    /* Up to one row tile: vectors are faster, which meet K and V in place. So they are where both Q and K have three planes: a
+     * thread with a core of its own gains by six products in place of FMA, but hyperthreads share one tile unit, and lose. */
     const int64_t group = problem->num_heads_k ? problem->num_heads_q / problem->num_heads_k : 0;
+    const tlamp_policy_kind kind = problem->policy->kind;
+    const int high = kind == TLAMP_POLICY_HIGH || kind == TLAMP_POLICY_ROUTED;
     const int three = problem->q_dtype == TLAMP_F32 && problem->k_dtype == TLAMP_F32;
-    const int high = problem->policy->kind == TLAMP_POLICY_HIGH;
-    return problem->max_seqlen_q * group > (three && high ? 8 : 1) * TL_PANEL;
+    return problem->max_seqlen_q * group > TL_PANEL && !(high && three);
 }
 
 static void tl_high_lay_out_keys(tl_high *h, const tl_shape *shape, int64_t keys, tl_arena *a)

@@ -349,12 +349,15 @@ TLAMP_API tlamp_status tlamp_plan_init(tlamp_plan **plan, void *memory, size_t b
                                        tlamp_error *err);
 TLAMP_API void tlamp_plan_destroy(tlamp_plan *plan); /* NULL is fine */
 
-/* Bytes tlamp_execute needs with num_threads threads (0: the number it would choose), and on a device where there is one.
- * SIZE_MAX: it does not fit. Aligned to TLAMP_WORKSPACE_ALIGN; nothing is held there between calls. Keep it: a fresh one of
- * many megabytes costs page faults with every call. Large pages help (madvise MADV_HUGEPAGE; a workspace that the library
- * allocates itself asks for them). */
+/* Bytes tlamp_execute needs on the host with num_threads threads (0: the number it would choose). SIZE_MAX: it does not fit.
+ * Aligned to TLAMP_WORKSPACE_ALIGN; nothing is held there between calls. Keep it: a fresh one of many megabytes costs page
+ * faults with every call. Large pages help (madvise MADV_HUGEPAGE; a workspace that the library allocates itself asks for
+ * them). */
 #define TLAMP_WORKSPACE_ALIGN 64
 TLAMP_API size_t tlamp_plan_workspace_size(const tlamp_plan *plan, int32_t num_threads);
+/* Bytes of device memory tlamp_execute needs with exec.device >= 0 and TLAMP_MEMORY_DEVICE, aligned alike, on whichever of the
+ * library's device paths runs the plan. 0: nothing is needed, or there is no device. */
+TLAMP_API size_t tlamp_plan_device_workspace_size(const tlamp_plan *plan);
 
 /* The name of the kernel that will run, e.g. "tlamp_fwd_dx__scalar". Lives as long as the library. */
 TLAMP_API const char *tlamp_plan_kernel_name(const tlamp_plan *plan);
@@ -459,7 +462,8 @@ TLAMP_API void tlamp_exec_init(tlamp_exec *exec, size_t struct_size);
 
 /* One attention. Checks lengths, cu_seqlens and pointers (O(batch)) before touching any output. workspace: at least
  * tlamp_plan_workspace_size(plan, exec->num_threads) bytes, aligned to 64; NULL takes it from exec's allocator and gives
- * it back. Device memory with TLAMP_MEMORY_DEVICE; a device that works on HOST memory takes its own. exec may be NULL. */
+ * it back. With TLAMP_MEMORY_DEVICE: tlamp_plan_device_workspace_size(plan) bytes of the device's; a device that works on HOST
+ * memory takes its own. exec may be NULL. */
 TLAMP_API tlamp_status tlamp_execute(const tlamp_plan *plan, const tlamp_tensors *tensors, const tlamp_exec *exec,
                                      void *workspace, size_t workspace_bytes, tlamp_error *err);
 

@@ -101,7 +101,7 @@ static void set_up(setting *s, const test_case *c)
     s->there.words_stride_row = s->there.words_stride_head = 1;
     s->there.words_stride_batch = HEADS;
     s->there.cu_seqlens_q = s->there.cu_seqlens_k = s->cu;
-    s->workspace_bytes = tlamp_plan_workspace_size(s->plan, 1);
+    s->workspace_bytes = tlamp_plan_device_workspace_size(s->plan);
     s->workspace = device_new(0, s->workspace_bytes);
 }
 

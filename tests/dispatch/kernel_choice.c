@@ -53,15 +53,14 @@ typedef struct expectation {
     }
 
 static const expectation expectations[] = {
-    {"hq8 q256 d128 f32", "high", PV32},
-    {"hq8 q128 d128 f32",
+    {"hq8 q256 d128 f16", "high pv=f32", PV32},
+    {"hq8 q2048 d128 f32",
      "high",
      {[SCALAR] = "tlamp_fwd_dx__scalar",
       [AVX2] = "tlamp_fwd_pv32_dx__avx2",
       [AVXVNNI] = "tlamp_fwd_pv32_dx__avxvnni",
       [AVX512] = "tlamp_fwd_pv32_dx__avx512",
-      [AVX512VNNI] = "tlamp_fwd_pv32_dx__avx512vnni"}}, /* too few rows for AMX's planes */
-    {"hq8 q256 d128 f16", "high pv=f32", PV32},
+      [AVX512VNNI] = "tlamp_fwd_pv32_dx__avx512vnni"}}, /* three planes of Q and of K: vectors */
     {"hq8 q256 d128 bf16",
      "high pv=f32",
      {[SCALAR] = "tlamp_fwd_dx__scalar",
@@ -71,7 +70,8 @@ static const expectation expectations[] = {
       [AVX512VNNI] = "tlamp_fwd_pv32_dx__avx512vnni",
       [AVX512BF16] = "tlamp_fwd_qk16_pv32_dx__avx512bf16|tlamp_fwd_pv32_dx__avx512vnni",
       [AMX] = "tlamp_fwd_pv32_dx__amx"}},
-    {"hq8 q256 d128 f32", "high pv=bf16", PV16},
+    {"hq8 q256 d128 f32", "int8 pv=f32", PV32},
+    {"hq8 q256 d128 f16", "high pv=bf16", PV16},
     {"hq8 hk2 q256 d64 f16 causal", "int8 pv=bf16", PV16},
     {"hq8 hk2 q256 d64 f16 causal", "int8 pv=f32", PV32},
     {"hq8 q256 d128 f16", "band:0.5 pv=f32", PV32},

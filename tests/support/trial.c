@@ -413,7 +413,7 @@ static tlamp_status execute_there(trial *t, const tlamp_plan *plan, tlamp_exec *
     x.words = there[9];
     exec->memory = TLAMP_MEMORY_DEVICE;
     device_memory w = {NULL, NULL, 0};
-    if (workspace) w = device_new(t->device, tlamp_plan_workspace_size(plan, 1));
+    if (workspace) w = device_new(t->device, tlamp_plan_device_workspace_size(plan));
     const tlamp_status status = tlamp_execute(plan, &x, exec, w.data, w.bytes, err);
     *intact = !workspace || device_delete(t->device, w);
     for (int i = 0; i < TENSORS; i++) {
