@@ -91,6 +91,7 @@ ask(peer *p, char reply[MAX_LINE], const char **rest, const char *format, ...)
 static const struct limit {
     const char *isa, *onednn, *aten, *mkl, *openblas;
 } limits[] = {
+    {"avx512fp16", "AVX512_CORE_FP16", "avx512", "AVX512_E4", "SAPPHIRERAPIDS"},
     {"avx512bf16", "AVX512_CORE_BF16", "avx512", "AVX512_E1", "COOPERLAKE"},
     {"avx512vnni", "AVX512_CORE_VNNI", "avx512", "AVX512_E1", "SKYLAKEX"},
     {"avx512", "AVX512_CORE", "avx512", "AVX512", "SKYLAKEX"},

@@ -48,15 +48,13 @@ static double scores_cost(const costs *c, const problem_spec *spec, const measur
     }
 }
 
-/* Of P V. AUTO: f32 under HIGH unless V is bf16, else the fastest that adds no visible error. */
-static double values_cost(const costs *c, const problem_spec *spec, const tlamp_policy *policy)
+/* Of P V as the kernel computes it (tlamp_plan_pv). */
+static double values_cost(const costs *c, const problem_spec *spec, tlamp_pv pv)
 {
-    const double exact = exact_cost(c, planes_of(TLAMP_F32), planes_of(spec->v_dtype));
-    switch (policy->pv) {
-    case TLAMP_PV_F32: return exact;
+    switch (pv) {
     case TLAMP_PV_BF16: return bf16_cost(c);
     case TLAMP_PV_INT8: return int8_cost(c);
-    default: return policy->kind == TLAMP_POLICY_HIGH && spec->v_dtype != TLAMP_BF16 ? exact : bf16_cost(c);
+    default: return exact_cost(c, planes_of(TLAMP_F32), planes_of(spec->v_dtype));
     }
 }
 
@@ -65,7 +63,7 @@ double roofline_prefill(const bench_peaks *peaks, const problem_spec *spec, cons
     const costs c = costs_of(peaks);
     const double cells = problem_visible_cells(spec);
     return cells * (2 * (double)spec->d * scores_cost(&c, spec, m) + cost_of(peaks->rate[PEAK_SOFTMAX]) +
-                    2 * (double)spec->dv * values_cost(&c, spec, &m->policy.policy));
+                    2 * (double)spec->dv * values_cost(&c, spec, m->pv));
 }
 
 double roofline_bytes(const problem_spec *spec)
