@@ -128,7 +128,7 @@ int claim_causal(claim *c, int index, bool quick)
     static const int lengths[] = {2048, 4096};
     const int mode = index / 2, length = lengths[index % 2];
     if (mode >= 7 || (quick && index > 0)) return 0;
-    char title[120], whole[80], causal[80];
+    char title[120], whole[80], causal[sizeof whole + 8];
     (void)snprintf(title, sizeof title, "causal against whole: q%d d128 %s, %s", length, modes[mode].type,
                    modes[mode].policy);
     begin(c, title);
