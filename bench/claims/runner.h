@@ -5,7 +5,7 @@
 #include "cli/measure.h"
 
 typedef struct runner {
-    char problem[80], policy[80];
+    char problem[96], policy[80];
     subject subject;
     measurement *result; /* NULL: not open */
     measuring *measuring;
