@@ -482,6 +482,17 @@ static product multiply(const double *q, const double *k, int32_t d)
     return x;
 }
 
+/* What a kernel multiplies codes of the token with: its block's scale, 1 for a zero block (whose delta here is below 2^-117). */
+static double kernel_scale(const tl_token *t) { return t->delta < 0x1p-117f ? 1 : (double)t->delta; }
+
+/* Kernels multiply a sum of codes by both scales and the logit's factor, in some order. Scales are those of blocks, so that
+ * these may leave f32 where the pair's own product does not. */
+static bool scales_overflow(const tl_token *q, const tl_token *k, int32_t d, double factor)
+{
+    const double of_q = fmax(1, kernel_scale(q) * fmax(1, 2 * factor)), of_k = fmax(1, kernel_scale(k));
+    return !(of_q * of_k * d * (127. * 127.) < (double)FLT_MAX / 8);
+}
+
 /* Error of scale * dot(q, k) by the route of the pair. Flagged tokens are high (A2). Under smooth_k an INT8 logit
  * has scale * q . mean added, an f32 dot product and a sum. */
 static double product_error(const tl_ref_bound *bound, const tl_ref_row *row, const row_route *route, int64_t j,
@@ -496,6 +507,7 @@ static double product_error(const tl_ref_bound *bound, const tl_ref_row *row, co
         const tl_token *k = bound->key + row->head_k * ref->keys + row->seq.first_key + j;
         const double shift = x->q_norm * bound->mean_norm[row->seq.b * ref->problem.num_heads_k + row->head_k];
         const float slack = ref->policy.hadamard ? TL_SLACK_ROTATED : TL_SLACK;
+        if (is_quantised(q) && is_quantised(k) && scales_overflow(q, k, d, (double)scale)) return HUGE_VAL;
         if (is_quantised(q) && is_quantised(k))
             return (double)tl_epsilon_int8(q, k, d, slack, scale) + (ref->policy.hadamard ? 2 : 1) * underflow +
                    (double)(tl_epsilon_high((float)shift, d, scale) +

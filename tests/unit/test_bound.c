@@ -773,6 +773,29 @@ Test(bound, smoothing_comes_before_the_rotation)
 }
 
 /* A packed sequence has the bounds it has alone: its own scales, mean, routing rows and groups. */
+/* A key that only the last row sees makes its block's scale so large that, times the factor of logits, it leaves f32; queries are zeros. */
+Test(bound, scales_of_blocks_that_overflow)
+{
+    static const tlamp_policy_kind kinds[] = {TLAMP_POLICY_INT8, TLAMP_POLICY_X3};
+    enum { ROWS = 64, KEYS = 64, D = 16, DV = 3 };
+    attention a = make(1, 1, ROWS, KEYS, D, DV);
+    double o[ROWS * DV], bound[ROWS * DV];
+    const tlamp_reference_outputs out = {sizeof out, o, NULL, NULL, NULL, bound, NULL, 0};
+    for (int i = 0; i < ROWS * D; i++) a.q[i] = 0;
+    for (int i = 0; i < KEYS * D; i++) a.k[i] = i < (KEYS - 1) * D ? 1e-6f : 3e38f;
+    a.p.mask = TLAMP_MASK_CAUSAL_TOP_LEFT;
+    a.p.softmax_scale = 1e24f;
+    a.p.policy = &a.policy;
+    for (int i = 0; i < 2; i++) {
+        a.policy.kind = kinds[i];
+        cr_assert_eq(tlamp_attention(&a.p, &a.t, NULL, NULL), TLAMP_OK);
+        cr_assert_eq(tlamp_reference(&a.p, &a.t, &out, NULL, NULL), TLAMP_OK);
+        for (int at = 0; at < ROWS * DV; at++)
+            cr_assert(isinf(bound[at]) || fabs(value_of(&a, at) - o[at]) <= bound[at],
+                      "element %d: %g, exact %g, bound %g", at, value_of(&a, at), o[at], bound[at]);
+    }
+    drop(&a);
+}
 Test(bound, packed_sequences)
 {
     const int32_t cu_q[3] = {0, 50, 90}, cu_k[3] = {0, 130, 200}, hq = 4, hk = 2;
