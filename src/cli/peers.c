@@ -220,9 +220,13 @@ int peers_start(peers *p, const char *list, int threads, const char *isa, double
     *p = (peers){.threads = threads, .isa = isa, .until = until};
     (void)signal(SIGPIPE, SIG_IGN);
     FILE *in = fopen(list, "re");
-    if (!in)
+    const int first = in ? getc(in) : EOF; /* a directory can be opened, but not read */
+    if (!in || ferror(in)) {
+        if (in) (void)fclose(in);
         return fault_set(f, BAD_INPUT,
                          "--peers %.300s: cannot be read: ./dev bench --peers installs peers and lists them", list);
+    }
+    (void)ungetc(first, in);
     const int code = start_all(p, in, list, f);
     (void)fclose(in);
     return code;

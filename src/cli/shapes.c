@@ -115,10 +115,13 @@ int shapes_read(shapes *s, const char *path, fault *f)
     FILE *in = fopen(path, "r");
     char *text = NULL;
     size_t size = 0;
-    const bool some = in && getdelim(&text, &size, '\0', in) > 0, good = some || (in && feof(in));
+    const bool some = in && getdelim(&text, &size, '\0', in) > 0, whole = in && feof(in);
     if (in) (void)fclose(in);
-    const int code = good ? shapes_parse(s, path, some ? text : "", f)
-                          : fault_set(f, BAD_INPUT, "%.300s: cannot be read: name a file of shapes", path);
+    const int code = whole ? shapes_parse(s, path, some ? text : "", f)
+                           : fault_set(f, BAD_INPUT,
+                                       some ? "%.300s: has a NUL byte, and is no text: name a file of shapes"
+                                            : "%.300s: cannot be read: name a file of shapes",
+                                       path);
     free(text);
     return code;
 }

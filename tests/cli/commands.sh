@@ -83,6 +83,9 @@ expect 2 bench peak --shapes elsewhere/shapes
 expect 2 bench quant --peers=elsewhere/shapes
 expect 2 bench --shapes missing
 expect 2 bench --peers=missing --shapes elsewhere/shapes
+expect 2 bench --peers=elsewhere --shapes elsewhere/shapes # a folder
+printf 'hq1 q16 d16\n  high\n\0hq9 hk2\n' >elsewhere/nul
+expect 2 bench --shapes elsewhere/nul
 # A wrong policy is named and left out, whoever finds it: we, or the library for that problem. All of them wrong is an error.
 printf 'q4 d4 f32\n  high\n  int9\n  high tile=17x64\n' >elsewhere/wrong
 expect 0 bench --quick --shapes elsewhere/wrong
