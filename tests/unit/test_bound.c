@@ -777,12 +777,12 @@ Test(bound, smoothing_comes_before_the_rotation)
 Test(bound, scales_of_blocks_that_overflow)
 {
     static const tlamp_policy_kind kinds[] = {TLAMP_POLICY_INT8, TLAMP_POLICY_X3};
-    enum { ROWS = 64, KEYS = 64, D = 16, DV = 3 };
-    attention a = make(1, 1, ROWS, KEYS, D, DV);
-    double o[ROWS * DV], bound[ROWS * DV];
+    enum { ROWS = 64, KEYS = 64, CHANNELS = 16, VALUES = 3 };
+    attention a = make(1, 1, ROWS, KEYS, CHANNELS, VALUES);
+    double o[ROWS * VALUES], bound[ROWS * VALUES];
     const tlamp_reference_outputs out = {sizeof out, o, NULL, NULL, NULL, bound, NULL, 0};
-    for (int i = 0; i < ROWS * D; i++) a.q[i] = 0;
-    for (int i = 0; i < KEYS * D; i++) a.k[i] = i < (KEYS - 1) * D ? 1e-6f : 3e38f;
+    for (int i = 0; i < ROWS * CHANNELS; i++) a.q[i] = 0;
+    for (int i = 0; i < KEYS * CHANNELS; i++) a.k[i] = i < (KEYS - 1) * CHANNELS ? 1e-6f : 3e38f;
     a.p.mask = TLAMP_MASK_CAUSAL_TOP_LEFT;
     a.p.softmax_scale = 1e24f;
     a.p.policy = &a.policy;
@@ -790,7 +790,7 @@ Test(bound, scales_of_blocks_that_overflow)
         a.policy.kind = kinds[i];
         cr_assert_eq(tlamp_attention(&a.p, &a.t, NULL, NULL), TLAMP_OK);
         cr_assert_eq(tlamp_reference(&a.p, &a.t, &out, NULL, NULL), TLAMP_OK);
-        for (int at = 0; at < ROWS * DV; at++)
+        for (int at = 0; at < ROWS * VALUES; at++)
             cr_assert(isinf(bound[at]) || fabs(value_of(&a, at) - o[at]) <= bound[at],
                       "element %d: %g, exact %g, bound %g", at, value_of(&a, at), o[at], bound[at]);
     }
