@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "support/device.h"
+#include "support/geometry.h"
 #include "tilelamp/tilelamp.h"
 
 enum { KINDS = TLAMP_LAYOUT_SPTRANS_SCALED + 1 };
@@ -16,20 +17,6 @@ static int64_t pick(int64_t n) /* 0 .. n-1 */
 {
     state = state * 1664525u + 1013904223u;
     return (int64_t)(state >> 8) % n;
-}
-
-static tlamp_geometry geometry(int64_t lq, int64_t lk, int32_t block_m, int32_t block_n, int32_t group,
-                               tlamp_mask_kind mask)
-{
-    tlamp_geometry g;
-    tlamp_geometry_init(&g, sizeof g);
-    g.seqlen_q = lq;
-    g.seqlen_k = lk;
-    g.block_m = block_m;
-    g.block_n = block_n;
-    g.group = group;
-    g.mask = mask;
-    return g;
 }
 
 static tlamp_geometry random_geometry(void)

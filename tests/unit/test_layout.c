@@ -3,6 +3,7 @@
 #include "core/layout.h"
 #include "core/random.h"
 #include "policy/coverage.h"
+#include "support/geometry.h"
 #include "tilelamp/tilelamp.h"
 
 #include <criterion/criterion.h>
@@ -24,20 +25,6 @@ __attribute__((used, visibility("default"))) const char *__asan_default_options(
 enum { NUM_LAYOUTS = TLAMP_LAYOUT_SPTRANS_SCALED + 1, MAX_ROWS = 16, MAX_GROUPS = 256, MAX_WORDS = MAX_GROUPS / 64 };
 
 /* ---------------------------------------------------------------------------------------------- building */
-
-static tlamp_geometry geometry(int64_t lq, int64_t lk, int32_t block_m, int32_t block_n, int32_t group,
-                               tlamp_mask_kind mask)
-{
-    tlamp_geometry g;
-    tlamp_geometry_init(&g, sizeof g);
-    g.seqlen_q = lq;
-    g.seqlen_k = lk;
-    g.block_m = block_m;
-    g.block_n = block_n;
-    g.group = group;
-    g.mask = mask;
-    return g;
-}
 
 static tlamp_geometry causal(int64_t length, int32_t block_m)
 {
