@@ -24,6 +24,7 @@ int tl_is_host_memory(const void *p);
 
 /* Failures that backends share. */
 tlamp_status tl_no_device_memory(size_t bytes, tlamp_error *err);
+tlamp_status tl_no_memory(size_t bytes, tlamp_error *err); /* of the host's */
 tlamp_status tl_copy_failed(tlamp_error *err);
 tlamp_status tl_not_launched(tlamp_error *err);
 

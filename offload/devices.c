@@ -59,6 +59,11 @@ tlamp_status tl_no_device_memory(size_t bytes, tlamp_error *err)
     return tl_fail(err, TLAMP_OUT_OF_MEMORY, "device", "no device memory for %zu bytes", bytes);
 }
 
+tlamp_status tl_no_memory(size_t bytes, tlamp_error *err)
+{
+    return tl_fail(err, TLAMP_OUT_OF_MEMORY, "device", "no memory for %zu bytes", bytes);
+}
+
 tlamp_status tl_copy_failed(tlamp_error *err) { return tl_fail(err, TLAMP_DEVICE_ERROR, "device", "a copy failed"); }
 
 tlamp_status tl_not_launched(tlamp_error *err)

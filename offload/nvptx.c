@@ -9,6 +9,7 @@
 #include "core/exp2.h"
 #include "core/mask.h"
 #include "core/routing.h"
+#include "count.h"
 #include "nvptx.h"
 #include "status.h"
 #include "validate.h"
@@ -79,14 +80,6 @@ static tlamp_status check_problem(const tlamp_plan *plan, tlamp_error *err)
                                    tl_ceil_div(p->max_seqlen_k, 64) + 1),
                    "batch", "2^30 blocks or more");
     return check_policy(p->policy, err);
-}
-
-static tlamp_status check(const tlamp_plan *plan, const tlamp_tensors *tensors, tlamp_error *err)
-{
-    const tlamp_status s = check_problem(plan, err);
-    if (s) return s;
-    UNSUPPORTED_IF(tensors->counters, "counters", "counters");
-    return TLAMP_OK;
 }
 
 /* Rows are copied 16 bytes at a time where they can be. */
@@ -277,7 +270,7 @@ static size_t workspace_bytes(const tlamp_plan *plan)
     tl_arena a = {NULL, 0};
     tl_arena blocks = {NULL, 0};
     lay_out(&c, &plan->problem, &a);
-    lay_out_blocks(&c, &plan->problem, &blocks);
+    if (kind_of(&plan->problem, c.splits) != GENERAL) lay_out_blocks(&c, &plan->problem, &blocks);
     return a.used > blocks.used ? a.used : blocks.used;
 }
 
@@ -431,6 +424,9 @@ static tlamp_status launch_shaped(tl_device_call *c, int scored, int state16, tl
         {tl_nvptx_scored_state16_f16, tl_nvptx_scored_state16_bf16},
     };
     if (c->all_row_tiles == 0) return TLAMP_OK;
+    const int32_t arch = image_of(c->device), d = c->code_row;
+    if (arch < 0) return launched(1, err);
+    c->form = arch == TL_ARCH_80 ? TL_SHAPED_FORM(80, d) : TL_SHAPED_FORM(90, d);
     set_heads_apart(c, 32);
     if (c->bias || c->bool_mask) c->causal = 1; /* so that heads alternate: often they share what is read of these */
     if (c->softcap > 0.f) {
@@ -443,7 +439,6 @@ static tlamp_status launch_shaped(tl_device_call *c, int scored, int state16, tl
     if (c->q_codes && c->q_seen) on_host |= tl_nvptx_survey(c);
     if (c->q_codes) on_host |= c->bf16 ? tl_nvptx_quantise_plain_bf16(c) : tl_nvptx_quantise_plain_f16(c);
     c->int8 = c->q_codes != NULL;
-    const int32_t d = c->code_row;
     if (scored)
         on_host |= scores[state16 ? 3 : d == 64 ? 0 : d == 128 ? 1 : 2][c->bf16](c);
     else
@@ -527,6 +522,25 @@ static void make_heads_rows(tl_device_call *c)
     c->quant_q = 0;                             /* a block of one query is that query */
 }
 
+/* Adds the tokens that are left out of INT8. */
+static tlamp_status count_nonfinite(const tl_device_call *c, int64_t *tokens, tlamp_error *err)
+{
+    const int64_t blocks = (int64_t)c->heads_q * c->all_q_blocks +
+                           (int64_t)c->heads_q / c->group_heads * c->all_k_blocks;
+    const int64_t queries = (int64_t)c->heads_q * c->all_q_blocks;
+    const int fly = c->q_inverse != NULL; /* nobody counts keys then */
+    const size_t bytes = (size_t)blocks * sizeof(int32_t);
+    if (blocks == 0) return TLAMP_OK;
+    int32_t *here = malloc(bytes), *there = here ? omp_target_alloc(bytes, c->device) : NULL;
+    tlamp_status s = there ? TLAMP_OK : tl_no_device_memory(bytes, err);
+    if (!s) s = launched(c->bf16 ? tl_nvptx_nonfinite_bf16(c, there) : tl_nvptx_nonfinite_f16(c, there), err);
+    if (!s && omp_target_memcpy(here, there, bytes, 0, 0, omp_get_initial_device(), c->device)) s = tl_copy_failed(err);
+    for (int64_t i = 0; i < (fly ? queries : blocks) && !s; i++) *tokens += here[i];
+    if (there) omp_target_free(there, c->device);
+    free(here);
+    return s;
+}
+
 /* On device memory; work: the device's workspace. */
 static tlamp_status run(tl_device_call *c, const tlamp_problem *p, const tlamp_tensors *t, void *work, tlamp_error *err)
 {
@@ -547,11 +561,13 @@ static tlamp_status run(tl_device_call *c, const tlamp_problem *p, const tlamp_t
         lay_out_blocks(c, p, &a);
     else
         lay_out(c, p, &a);
-    const tlamp_status s = set_sequences(c, p, t, kind, err);
+    tlamp_status s = set_sequences(c, p, t, kind, err);
     if (s) return s;
-    if (kind == PLAIN) return launch_plain(c, takes_codes(p), err);
     const int state16 = p->policy->state == TLAMP_STATE_F16;
-    return kind == GENERAL ? launch_general(c, state16, err) : launch_shaped(c, kind == SCORED, state16, err);
+    s = kind == PLAIN     ? launch_plain(c, takes_codes(p), err)
+        : kind == GENERAL ? launch_general(c, state16, err)
+                          : launch_shaped(c, kind == SCORED, state16, err);
+    return s || !t->counters || !takes_codes(p) ? s : count_nonfinite(c, &t->counters->nonfinite_tokens, err);
 }
 
 /* Device memory of so many bytes: the caller's where there is some. */
@@ -814,14 +830,25 @@ static tlamp_status execute(const tlamp_plan *plan, const tlamp_tensors *tensors
                             void *workspace, size_t bytes, tlamp_error *err)
 {
     const tlamp_problem *p = &plan->problem;
-    const tlamp_status s = check(plan, tensors, err);
+    tlamp_counters counters = {.struct_size = sizeof counters};
+    tlamp_tensors t = *tensors;
+    tlamp_status s = check_problem(plan, err);
     if (s) return s;
-    if (p->batch == 0 || p->num_heads_q == 0 || p->max_seqlen_q == 0) return TLAMP_OK;
-    if (p->varlen && tensors->cu_seqlens_q[p->batch] == 0) return TLAMP_OK;
-    if (exec->memory == TLAMP_MEMORY_DEVICE)
-        return run_device_memory(plan, tensors, exec->device, workspace, bytes, err);
+    if (t.counters) {
+        t.counters = &counters;
+        s = tl_count_geometry(&counters, plan, tensors, exec, err);
+        if (s) return s;
+    }
+    const int64_t rows = p->batch == 0 ? 0 : p->varlen ? t.cu_seqlens_q[p->batch] : p->max_seqlen_q;
     const tlamp_allocator memory = tl_allocator(&exec->allocator);
-    return run_host_memory(plan, tensors, exec->device, &memory, err);
+    if (rows == 0 || p->num_heads_q == 0)
+        s = TLAMP_OK;
+    else if (exec->memory == TLAMP_MEMORY_DEVICE)
+        s = run_device_memory(plan, &t, exec->device, workspace, bytes, err);
+    else
+        s = run_host_memory(plan, &t, exec->device, &memory, err);
+    if (!s && tensors->counters) tl_give_counters(tensors->counters, &counters);
+    return s;
 }
 
 extern const tl_backend tl_nvptx_backend;

@@ -16,6 +16,7 @@ enum { TL_DEVICE_ROWS = 128, TL_DEVICE_KEYS = 64 };
 #define TL_FORM_KEYS(form) ((form) >> 8 & 0xff)
 #define TL_FORM_BLOCKS(form) ((form)&0xff)
 #define TL_GENERAL_FORM(d) TL_MAKE_FORM(TL_DEVICE_ROWS, (d) > 128 ? 32 : 64, 0)
+#define TL_SHAPED_FORM(arch, d) TL_MAKE_FORM(TL_DEVICE_ROWS, (d) > 128 && (arch) == 80 ? 32 : 64, 0)
 
 /* Plain kernels come in two kinds, and have forms that were measured for each architecture that images are built for
  * (nvptx_tuned.def). A form is compiled into the image of its architecture, so there is one kernel of a kind. */
@@ -194,6 +195,11 @@ tl_device_launch tl_nvptx_scored_state16_f16, tl_nvptx_scored_state16_bf16;
 
 /* For the general kernels: which rows and keys see or are seen (for shaped ones, too); the mean of K; codes, scales and flags of Q and K. */
 tl_device_launch tl_nvptx_survey, tl_nvptx_mean_f16, tl_nvptx_mean_bf16, tl_nvptx_quantise_f16, tl_nvptx_quantise_bf16;
+
+/* How many tokens of each block of 128 queries of a head and, behind those, of 64 keys of a KV head hold a NaN or Inf: counts is
+ * device memory. After set_sequences, for all kinds. */
+typedef int tl_device_count_launch(const tl_device_call *call, int32_t *counts);
+tl_device_count_launch tl_nvptx_nonfinite_f16, tl_nvptx_nonfinite_bf16;
 
 /* For the plain and shaped ones: codes and scales of Q and K. */
 tl_device_launch tl_nvptx_quantise_plain_f16, tl_nvptx_quantise_plain_bf16;

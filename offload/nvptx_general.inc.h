@@ -274,8 +274,8 @@ TL_INLINE float *lse_rows(const launch *a, const tl_device_sequence *s, int32_t 
 #endif
 
 /* The NaN and Inf of V's into the columns of a row that sees them, after a run with zeros in their place. By all lanes of the
- * warp, without tensor cores. */
-TL_INLINE void row_again(const tl_ctx *x, int32_t row)
+ * warp, without tensor cores. whole: all columns and the LSE, of a row with vast logits. */
+TL_INLINE void row_again(const tl_ctx *x, int32_t row, int whole)
 {
     enum { MINE = TL_D / 32 }; /* channels of a lane: lane + 32 i */
     const launch *a = x->a;
@@ -310,7 +310,8 @@ TL_INLINE void row_again(const tl_ctx *x, int32_t row)
     const int64_t at = output_row(x, row);
     TL_FULLY
     for (int i = 0; i < MINE; i++)
-        if (lane + 32 * i < a->dv && !tl_is_finite(acc[i])) store_element(x, at + lane + 32 * i, acc[i] / l);
+        if (lane + 32 * i < a->dv && (whole || !tl_is_finite(acc[i]))) store_element(x, at + lane + 32 * i, acc[i] / l);
+    if (whole && x->lse && lane == 0) x->lse[row * a->lse_seq] = lse_of(m, l);
 }
 
 #if TL_GENERAL && !TL_STATE_F16
@@ -352,15 +353,18 @@ TL_INLINE void merge_row(const tl_ctx *x, int32_t row)
     for (int c = 0; c < MINE; c++)
         if (lane + 32 * c < a->dv) store_element(x, out + lane + 32 * c, l == 0.f ? 0.f : acc[c] / l);
     if (x->lse && lane == 0) x->lse[row * a->lse_seq] = lse_of(m, l);
-    if (tl_vote_any(bad)) row_again(x, row);
+    if (tl_vote_any(bad)) row_again(x, row, 0);
 }
 #endif
 
 TL_INLINE void rows_again(const tl_ctx *x, uint32_t bad)
 {
     tl_warp_barrier();
-    for (int32_t i = 0; i < WARP_ROWS; i++) /* row i of the warp is row i / 8 of the lanes of quad i % 8 */
-        if (tl_vote_any(x->lane / 4 == i % 8 && (bad >> (i / 8) & 1u))) row_again(x, x->row0 + i);
+    for (int32_t i = 0; i < WARP_ROWS; i++) { /* row i of the warp is row i / 8 of the lanes of quad i % 8 */
+        const int32_t mine = x->lane / 4 == i % 8;
+        const int whole = tl_vote_any(mine && (bad >> (TL_ROWS + i / 8) & 1u));
+        if (tl_vote_any(mine && (bad >> (i / 8) & 1u)) || whole) row_again(x, x->row0 + i, whole);
+    }
 }
 
 /* ---- one block */

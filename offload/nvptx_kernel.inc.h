@@ -26,8 +26,10 @@
 
 static volatile int ran_on_host;
 
-#if TL_GENERAL || TL_SHAPED
+#if TL_GENERAL
 #define TL_FORM TL_GENERAL_FORM(TL_D)
+#elif TL_SHAPED
+#define TL_FORM TL_SHAPED_FORM(TL_IMAGE_ARCH, TL_D)
 #elif !defined TL_FORM && TL_ROUTED
 #define TL_FORM TL_TUNED_FORM(TL_D, routed)
 #elif !defined TL_FORM
@@ -47,8 +49,7 @@ enum {
     PITCHV = TL_DV * 2,
     STAGE = KEYS * PITCH16,
     STAGEV = KEYS * PITCHV,
-    SPLITS = TL_GENERAL && !TL_STATE_F16, /* keys may be split */
-    SHARED_BYTES = TL_SHARED_BYTES(TL_FORM, TL_D, TL_DV, TL_ROUTED)
+    SPLITS = TL_GENERAL && !TL_STATE_F16 /* keys may be split */
 };
 
 /* A launch, as the kernel sees it. */
@@ -156,6 +157,7 @@ TL_INLINE tl_span tl_clip(const tl_task *t, tl_span s, tl_tokens rows)
 #define TL_SPAN_MIXED 0
 #define TL_LAZY (TL_STATE_F16 ? 0.f : 8.f)
 #define TL_LAMP 0
+#define TL_WATCHES (!TL_GENERAL && !TL_STATE_F16)
 #define TL_COUNTS_SINK(x) (((x)->lane & 3) == 0) /* four lanes share a row */
 
 /* Scores, then P in pairs. The logit of a score x is x * scale - origin. */
@@ -179,15 +181,16 @@ typedef struct {
     uint16_t *o;
     float *lse;
     const float *k_scale;
-    float q_scale;                               /* times logit_scale */
-    int32_t fill, use;                           /* offsets of the stages that are filled and used */
-    float filled_scale, used_scale;              /* of their keys' codes: loaded a tile ahead */
-    int32_t chunk_row;                           /* where this lane's copies begin */
-    uint32_t bad;                                /* bit r: row r holds a NaN or Inf of V's */
-    int32_t scrub;                               /* V is taken with zeros in their place */
-    int32_t first_copy;                          /* key tile_end * KEYS may lie beyond the last key */
-    uint32_t to16, to8, tov;                     /* ... in shared memory, from the start of a tile */
-    uint32_t keys, values;                       /* shared memory: stage 0 */
+    float q_scale;                  /* times logit_scale */
+    int32_t fill, use;              /* offsets of the stages that are filled and used */
+    float filled_scale, used_scale; /* of their keys' codes: loaded a tile ahead */
+    int32_t chunk_row;              /* where this lane's copies begin */
+    uint32_t bad;                   /* bit r: row r holds a NaN or Inf of V's; bit TL_ROWS + r: as below */
+    volatile uint32_t *vast; /* bit r: row r had a vast logit. In local memory, as the loop has no register for it */
+    int32_t scrub;           /* V is taken with zeros in their place */
+    int32_t first_copy;      /* key tile_end * KEYS may lie beyond the last key */
+    uint32_t to16, to8, tov; /* ... in shared memory, from the start of a tile */
+    uint32_t keys, values;   /* shared memory: stage 0 */
     uint32_t q16_at, q8_at, k16_at, k8_at, v_at; /* this lane's fragment addresses of channel 0 */
 #if TL_GENERAL || TL_SHAPED
     tl_device_sequence seq;
@@ -633,6 +636,24 @@ TL_INLINE void tl_exp(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, const f
     }
 }
 
+/* A score is scaled and the reference subtracted in one fma, exactly, but the reference was rounded. From 2^24 on that makes a
+ * difference to weights, and from 2^27 on they may overflow: such a row is computed again, with rounded logits. */
+TL_INLINE int is_vast(float m) { return tl_is_finite(m) && tl_abs(m) >= 0x1p24f && m != TL_NEVER; }
+
+#if TL_WATCHES
+TL_INLINE void tl_watch(const tl_ctx *x, int32_t rb, const float m[TL_ROWS])
+{
+    (void)rb;
+    uint32_t found = 0;
+#if TL_SHAPED == 2
+    if (x->a->alibi || x->a->bias) return; /* these logits are rounded */
+#endif
+    TL_FULLY
+    for (int r = 0; r < TL_ROWS; r++) found |= is_vast(m[r]) ? 1u << r : 0u;
+    if (found) *x->vast |= found;
+}
+#endif
+
 TL_INLINE void tl_rescale(tl_ctx *x, tl_acc *acc, int32_t rb, const float lambda[TL_ROWS])
 {
     (void)x;
@@ -695,10 +716,12 @@ TL_INLINE void tl_values_wait(tl_ctx *x, tl_acc *acc)
 #if !TL_GENERAL && !TL_SHAPED
 /* Where a NaN or Inf of V's is hidden from a row that meets its tile, its weight of 0 does not hide it from a product. The
  * block then runs once more with zeros in the place of such values, so that they leave no trace, and this puts them where
- * they belong: into the columns of the rows that see them. One row, by all lanes of the warp and without tensor cores. Not
- * inlined, or it would take the loop's registers. */
+ * they belong: into the columns of the rows that see them. One row, by all lanes of the warp and without tensor cores. lse:
+ * where the row's goes; NULL: not wanted. whole: all columns and lse, of a row with vast logits. Not inlined, or it would take
+ * the loop's registers. */
 static __attribute__((noinline)) void row_again(const uint16_t *q, const uint16_t *k, const uint16_t *v, uint16_t *o,
-                                                int64_t k_seq, int64_t v_seq, int32_t end, float logit_scale)
+                                                float *lse, int64_t k_seq, int64_t v_seq, int32_t end,
+                                                float logit_scale, int whole)
 {
     enum { MINE = TL_D / 32 }; /* channels of a lane */
     const int32_t first = tl_thread() % 32 * MINE;
@@ -717,7 +740,9 @@ static __attribute__((noinline)) void row_again(const uint16_t *q, const uint16_
         for (int c = 0; c < MINE; c++) acc[c] = acc[c] * lambda + p * tl_load_half(v + key * v_seq + first + c);
     }
     for (int c = 0; c < MINE; c++)
-        if (!tl_is_finite(acc[c])) ((TL_GLOBAL_SPACE uint16_t *)o)[first + c] = (uint16_t)tl_pack_half(acc[c] / l, 0.f);
+        if (whole || !tl_is_finite(acc[c]))
+            ((TL_GLOBAL_SPACE uint16_t *)o)[first + c] = (uint16_t)tl_pack_half(acc[c] / l, 0.f);
+    if (whole && lse) *lse = lse_of(m, l);
 }
 #endif
 
@@ -736,6 +761,7 @@ TL_INLINE int holds_bad_value(const tl_acc *acc, int r, float l)
 TL_INLINE void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[TL_ROWS], const float l[TL_ROWS])
 {
     (void)rb;
+    const uint32_t vast = TL_WATCHES ? *x->vast : 0;
     TL_FULLY
     for (int r = 0; r < TL_ROWS; r++) {
         const int32_t row = row_of(x, r);
@@ -750,6 +776,7 @@ TL_INLINE void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[
 #else
         if (row >= x->lq) continue;
         if (holds_bad_value(acc, r, l[r])) x->bad |= 1u << r;
+        if (vast >> r & 1u) x->bad |= 1u << (TL_ROWS + r);
         const float inverse = l[r] == 0.f ? 0.f : 1.f / l[r];
         uint16_t *o = x->o + row * x->a->o_seq + (x->lane & 3) * 2;
         TL_FULLY
@@ -846,6 +873,11 @@ TL_INLINE uint16_t *o_of(const launch *a, const place *p)
 {
     return (uint16_t *)a->o + p->seq.batch * a->o_batch + p->head * a->o_head + p->seq.q_start * a->o_seq;
 }
+
+TL_INLINE float *lse_at(const launch *a, const place *p)
+{
+    return a->lse + p->seq.batch * a->lse_batch + p->head * a->lse_head + p->seq.q_start * a->lse_seq;
+}
 #endif
 
 /* Where the lane's copies begin, and its fragments: what follows from the thread alone. */
@@ -870,8 +902,7 @@ TL_INLINE void place_lane(tl_ctx *x, int32_t warp)
 
 #if !TL_GENERAL
 #if !TL_SHAPED
-/* bad: which of the lane's rows hold a NaN or Inf, bit r for row r. Nothing that the loop knew is used, so that nothing had
- * to be kept for it. */
+/* bad: tl_ctx has it. Nothing that the loop knew is used, so that nothing had to be kept for it. */
 TL_INLINE void rows_again(const launch *a, int32_t block, uint32_t bad)
 {
     int32_t thread = tl_thread();
@@ -880,12 +911,15 @@ TL_INLINE void rows_again(const launch *a, int32_t block, uint32_t bad)
     const place at = place_of(a, block);
     const uint16_t *q = q_of(a, &at), *k = k_of(a, &at), *v = v_of(a, &at);
     uint16_t *o = o_of(a, &at);
+    float *lse = a->lse ? lse_at(a, &at) : NULL;
     tl_warp_barrier();
     for (int32_t i = 0; i < WARP_ROWS; i++) { /* row i of the warp is row i / 8 of the lanes of quad i % 8 */
         const int32_t row = at.row + thread / 32 * WARP_ROWS + i, past = row + at.seq.reach;
-        if (tl_vote_any(thread % 32 / 4 == i % 8 && (bad >> (i / 8) & 1u)))
-            row_again(q + row * a->q_seq, k, v, o + row * a->o_seq, a->k_seq, a->v_seq,
-                      past < at.seq.lk ? past : at.seq.lk, a->logit_scale);
+        const int32_t mine = thread % 32 / 4 == i % 8;
+        const int whole = tl_vote_any(mine && (bad >> (TL_ROWS + i / 8) & 1u));
+        if (tl_vote_any(mine && (bad >> (i / 8) & 1u)) || whole)
+            row_again(q + row * a->q_seq, k, v, o + row * a->o_seq, lse ? lse + row * a->lse_seq : NULL, a->k_seq,
+                      a->v_seq, past < at.seq.lk ? past : at.seq.lk, a->logit_scale, whole);
     }
 }
 #endif
@@ -938,9 +972,11 @@ TL_INLINE uint32_t attend(const launch *a, int32_t block, int32_t scrub)
     const int32_t warp = tl_uniform(tl_thread() / 32), chunk = tl_thread() % LANES16;
     const int32_t last = row + BLOCK_ROWS < lq ? row + BLOCK_ROWS : lq; /* the row after the block */
     const int32_t past = last - 1 + reach, end = past < 0 ? 0 : past < lk ? past : lk;
+    volatile uint32_t vast = 0;
 
     tl_ctx x;
     x.a = a;
+    x.vast = &vast;
     x.scrub = scrub;
     x.k8 = NULL;
     x.k_scale = NULL;
@@ -951,7 +987,7 @@ TL_INLINE uint32_t attend(const launch *a, int32_t block, int32_t scrub)
     x.row0 = row + warp * WARP_ROWS;
     place_lane(&x, warp);
     x.o = o_of(a, &at);
-    x.lse = a->lse + at.seq.batch * a->lse_batch + at.head * a->lse_head + at.seq.q_start * a->lse_seq;
+    x.lse = lse_at(a, &at);
     copy16_tail(tl_shared_base() + x.to16, q_of(a, &at) + (row + x.chunk_row) * a->q_seq + chunk * 8, a->q_seq,
                 BLOCK_ROWS, x.chunk_row, lq - row, PITCH16, channels(&x));
 
@@ -994,6 +1030,7 @@ static __attribute__((noinline)) void attend_again(const launch *a, int32_t bloc
     x.diagonal = at.seq.diagonal;
     x.lane = tl_thread() % 32;
     x.row0 = at.row + tl_thread() / 32 * WARP_ROWS;
+    x.lse = a->lse ? lse_at(a, &at) : NULL;
     rows_again(&x, bad);
 #else
     rows_again(a, block, bad);
@@ -1003,7 +1040,8 @@ static __attribute__((noinline)) void attend_again(const launch *a, int32_t bloc
 TL_INLINE void attend_well(const launch *a, int32_t block)
 {
     const uint32_t bad = attend(a, block, 0);
-    if ((!TL_SHAPED && !a->causal) || !tl_barrier_any(bad != 0)) return; /* a row of a plain one sees all there is */
+    const int all_seen = !TL_SHAPED && !a->causal; /* no value is hidden */
+    if (!tl_barrier_any(all_seen ? bad >> TL_ROWS != 0 : bad != 0)) return;
     const launch copy = *a; /* the address of *a itself must not leave, or it would lie in memory for the loop, too */
     attend_again(&copy, block, bad);
 }
@@ -1143,7 +1181,9 @@ int TL_LAUNCH(const tl_device_call *call)
     const int32_t row_tiles = call->heads_q * call->all_row_tiles;
     TL_GENERAL_FIELDS(TL_CAPTURE)
     const int32_t blocks = TL_GENERAL ? row_tiles * splits : row_tiles;
-    const uint32_t shared = TL_SHAPED > 0 && !call->int8 ? SHARED_BYTES - BLOCK_ROWS * PITCH8 : SHARED_BYTES;
+    const int32_t form = TL_GENERAL ? TL_FORM
+                                    : call->form; /* the host does not know the image that the device has taken */
+    const uint32_t shared = (uint32_t)TL_SHARED_BYTES(form, TL_D, TL_DV, TL_GENERAL || call->int8);
 #pragma omp target teams ompx_bare num_teams(blocks) thread_limit(THREADS) device(call->device)                        \
     is_device_ptr(TL_PLAIN_POINTERS, TL_GENERAL_POINTERS) ompx_dyn_cgroup_mem(shared)
     {
@@ -1161,7 +1201,6 @@ int TL_LAUNCH(const tl_device_call *call)
     }
 #endif
 #else
-    /* The host does not know the constants of the image that the device has taken. */
     const int32_t rows = TL_FORM_ROWS(call->form), threads = rows / WARP_ROWS * 32;
     const int32_t blocks = call->heads_q * call->all_row_tiles * (TL_DEVICE_ROWS / rows);
     const uint32_t shared = (uint32_t)TL_SHARED_BYTES(call->form, TL_D, TL_DV, TL_ROUTED);

@@ -1,6 +1,6 @@
 /* Q and K of a general problem to INT8 codes, scales and flags (ALGORITHMS A2), and before that the mean of K under smooth_k.
  * And Q and K of a plain problem, to codes and scales. They are those of the CPU. The including file says TL_BF16, and the
- * functions' names: TL_MEAN, TL_QUANTISE, TL_QUANTISE_PLAIN. */
+ * functions' names: TL_MEAN, TL_QUANTISE, TL_NONFINITE, TL_QUANTISE_PLAIN. */
 #include "nvptx.h"
 
 enum { THREADS = 256, WARPS = THREADS / 32, MOST = 256 / 32 }; /* MOST: channels of a lane, lane + 32 i */
@@ -138,9 +138,26 @@ TL_INLINE operand keys_of(const tl_general_launch *a, const tl_device_sequence *
     return o;
 }
 
+TL_INLINE operand queries_of(const tl_general_launch *a, const tl_device_sequence *s, int32_t head)
+{
+    const int64_t at = ((int64_t)head * a->all_q_blocks + s->q_blocks) * TL_DEVICE_ROWS;
+    operand o = {.x = a->q + s->batch * a->q_batch + head * a->q_head + s->q_start * a->q_seq,
+                 .stride = a->q_seq,
+                 .count = s->lq,
+                 .first = queries_begin(s),
+                 .end = queries_end(s),
+                 .unit = a->quant_q,
+                 .codes = a->q_codes ? a->q_codes + at * ((a->d + 31) / 32 * 32) : NULL,
+                 .inverse = a->q_inverse ? a->q_inverse + at : NULL,
+                 .scale = a->q_scale + at,
+                 .flags = a->q_flags + at / 16};
+    if (a->q_seen) o.seen = a->q_seen + at;
+    return o;
+}
+
 TL_INLINE void run_quantise(const tl_general_launch *a)
 {
-    const int32_t q_count = a->heads_q * a->all_q_blocks, code_row = (a->d + 31) / 32 * 32;
+    const int32_t q_count = a->heads_q * a->all_q_blocks;
     if (tl_block() >= q_count) {
         const int32_t at = tl_block() - q_count, head = at / a->all_k_blocks, block = at - head * a->all_k_blocks;
         const tl_device_sequence s = sequence_of(a, block, OF_K_BLOCKS);
@@ -150,20 +167,10 @@ TL_INLINE void run_quantise(const tl_general_launch *a)
     }
     const int32_t head = tl_block() / a->all_q_blocks, block = tl_block() - head * a->all_q_blocks;
     const tl_device_sequence s = sequence_of(a, block, OF_Q_BLOCKS);
-    const int64_t at = ((int64_t)head * a->all_q_blocks + s.q_blocks) * TL_DEVICE_ROWS;
-    operand o = {.x = a->q + s.batch * a->q_batch + head * a->q_head + s.q_start * a->q_seq,
-                 .stride = a->q_seq,
-                 .count = s.lq,
-                 .unit = a->quant_q,
-                 .codes = a->q_codes ? a->q_codes + at * code_row : NULL,
-                 .inverse = a->q_inverse ? a->q_inverse + at : NULL,
-                 .scale = a->q_scale + at,
-                 .flags = a->q_flags + at / 16};
-    o.first = queries_begin(&s);
-    o.end = queries_end(&s);
-    if (a->q_seen) o.seen = a->q_seen + at;
+    const operand o = queries_of(a, &s, head);
     const float *mean = a->mean ? keys_of(a, &s, head / a->group_heads).mean : NULL;
-    quantise(a, &o, (block - s.q_blocks) * TL_DEVICE_ROWS, TL_DEVICE_ROWS, mean, a->q_mean ? a->q_mean + at : NULL);
+    float *dots = a->q_mean ? a->q_mean + ((int64_t)head * a->all_q_blocks + s.q_blocks) * TL_DEVICE_ROWS : NULL;
+    quantise(a, &o, (block - s.q_blocks) * TL_DEVICE_ROWS, TL_DEVICE_ROWS, mean, dots);
 }
 
 /* One KV head of one sequence. Sums in a fixed order: each warp's tokens, then the warps. */
@@ -200,6 +207,27 @@ TL_INLINE void run_mean(const tl_general_launch *a)
     }
     const float mean = n ? all / (float)n : 0.f;
     a->mean[(int64_t)tl_block() * a->d + c] = tl_is_finite(mean) ? mean : 0.f; /* overflow: any constant will do */
+}
+
+/* The tokens of a block of 128 queries or 64 keys that hold a NaN or Inf, of those that see a key or are seen. */
+TL_INLINE void run_nonfinite(const tl_general_launch *a, int32_t *counts)
+{
+    static TL_SHARED_SPACE int32_t of_warp[WARPS];
+    const int32_t q_count = a->heads_q * a->all_q_blocks, is_q = tl_block() < q_count, warp = tl_thread() / 32;
+    const int32_t at = is_q ? tl_block() : tl_block() - q_count, each = is_q ? a->all_q_blocks : a->all_k_blocks;
+    const int32_t head = at / each, block = at - head * each, rows = is_q ? TL_DEVICE_ROWS : TL_DEVICE_KEYS;
+    const tl_device_sequence s = sequence_of(a, block, is_q ? OF_Q_BLOCKS : OF_K_BLOCKS);
+    const operand o = is_q ? queries_of(a, &s, head) : keys_of(a, &s, head);
+    const int32_t begin = (block - begin_of(&s, is_q ? OF_Q_BLOCKS : OF_K_BLOCKS)) * rows;
+    int32_t count = 0;
+    for (int32_t t = begin + warp; t < begin + rows; t += WARPS)
+        count += is_used(&o, t) && !tl_is_finite(load_token(o.x + t * o.stride, NULL, a->d).amax);
+    if (tl_thread() % 32 == 0) of_warp[warp] = count;
+    tl_barrier();
+    if (tl_thread() > 0) return;
+    count = 0;
+    for (int w = 0; w < WARPS; w++) count += of_warp[w];
+    counts[tl_block()] = count;
 }
 
 /* ---- one scale for each block of 128 queries and 64 keys: a block of threads for each, one read, one write */
@@ -301,6 +329,12 @@ static void run_mean(const tl_general_launch *a)
     (void)a;
     ran_on_host = 1;
 }
+static void run_nonfinite(const tl_general_launch *a, int32_t *counts)
+{
+    (void)a;
+    (void)counts;
+    ran_on_host = 1;
+}
 static void run_quantise_plain(const tl_general_launch *a, int32_t code_row)
 {
     (void)a;
@@ -333,6 +367,20 @@ int TL_MEAN(const tl_device_call *call)
     {
         const tl_general_launch a = {TL_PLAIN_FIELDS(TL_PASS) TL_GENERAL_FIELDS(TL_PASS)};
         run_mean(&a);
+    }
+    return ran_on_host;
+}
+
+int TL_NONFINITE(const tl_device_call *call, int32_t *counts)
+{
+    const int32_t blocks = call->heads_q * call->all_q_blocks + call->heads_q / call->group_heads * call->all_k_blocks;
+    TL_PLAIN_FIELDS(TL_CAPTURE)
+    TL_GENERAL_FIELDS(TL_CAPTURE)
+#pragma omp target teams ompx_bare num_teams(blocks) thread_limit(THREADS) device(call->device)                        \
+    is_device_ptr(TL_PLAIN_POINTERS, TL_GENERAL_POINTERS, counts)
+    {
+        const tl_general_launch a = {TL_PLAIN_FIELDS(TL_PASS) TL_GENERAL_FIELDS(TL_PASS)};
+        run_nonfinite(&a, counts);
     }
     return ran_on_host;
 }

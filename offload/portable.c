@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "backend.h"
+#include "count.h"
 #include "counters.h"
 #include "schedule.h"
 #include "status.h"
@@ -194,23 +195,14 @@ static uint64_t *sequence_words(const execution *e, uint64_t *words, const tl_se
     return words + s->batch * e->plan.problem.num_heads_k * e->words_rows * e->words_each;
 }
 
-/* The sequence's words, from wherever the caller has them. 0, or what omp_target_memcpy returns. */
-static int gather_words(const execution *e, const tl_sequence *s, int from_device, uint64_t *words)
+static void gather_words(const execution *e, const tl_sequence *s, uint64_t *words)
 {
-    const int host = omp_get_initial_device();
     const size_t bytes = (size_t)words_of(e, s) * sizeof *words;
     uint64_t *to = sequence_words(e, words, s);
-    int failed = 0;
     for (int64_t h = 0; h < e->plan.problem.num_heads_k; h++)
-        for (int64_t m = 0; m < routing_rows(e, s) && bytes; m++) {
-            void *at = to + (h * e->words_rows + m) * e->words_each;
-            const uint64_t *row = s->words + h * e->from.words_head + m * e->from.words_row;
-            if (from_device)
-                failed |= omp_target_memcpy(at, row, bytes, 0, 0, host, e->device);
-            else
-                memcpy(at, row, bytes);
-        }
-    return failed;
+        for (int64_t m = 0; m < routing_rows(e, s) && bytes; m++)
+            memcpy(to + (h * e->words_rows + m) * e->words_each,
+                   s->words + h * e->from.words_head + m * e->from.words_row, bytes);
 }
 
 static void gather(const execution *e, layout *l)
@@ -228,7 +220,7 @@ static void gather(const execution *e, layout *l)
         if (from->alibi_slopes)
             memcpy((float *)(uintptr_t)to->alibi_slopes + b * to->alibi_batch_stride,
                    from->alibi_slopes + b * from->alibi_batch_stride, (size_t)p->num_heads_q * sizeof(float));
-        if (e->words_each) (void)gather_words(e, s, 0, l->words);
+        if (e->words_each) gather_words(e, s, l->words);
     }
     gather_scales(&from->q, &to->q, blocks_of(&from->q, last->q_blocks, last->lq), p->num_heads_q);
     gather_scales(&from->k, &to->k, blocks_of(&from->k, last->k_blocks, last->lk), p->num_heads_k);
@@ -320,30 +312,6 @@ static tlamp_status run(execution *e, layout *here, layout *there, tlamp_error *
     return status ? status : copy(e, e->returned, e->shared, 1, err);
 }
 
-/* Geometry and routing words are the host's to count; the words may have to come from the device for it. */
-static tlamp_status fill_counters(execution *e, const layout *here, tlamp_memory memory, tlamp_counters *out,
-                                  uint64_t *words, tlamp_error *err)
-{
-    const size_t given = out->struct_size;
-    tlamp_counters n = {.struct_size = given};
-    tl_call call = e->from;
-    for (int64_t b = 0; b < e->plan.problem.batch; b++) {
-        tl_sequence s = e->sequences[b];
-        if (s.words && memory == TLAMP_MEMORY_DEVICE) {
-            if (gather_words(e, &s, 1, words)) return tl_copy_failed(err);
-            s.words = sequence_words(e, words, &s);
-            call.words_row = e->words_each;
-            call.words_head = e->words_rows * e->words_each;
-        }
-        tl_count_sequence(&call, &s, &n);
-    }
-    for (int64_t w = 0; w < e->workers; w++)
-        tl_count_worker(&n,
-                        (const tl_worker_counters *)(const void *)(here->counters + (size_t)w * TL_COUNTERS_STRIDE));
-    memcpy(out, &n, given < sizeof n ? given : sizeof n);
-    return TLAMP_OK;
-}
-
 /* ------------------------------------------------------------------------------------------------ executions */
 
 static const tl_portable_kernel *choose_kernel(const tlamp_problem *p)
@@ -402,14 +370,16 @@ static void measure(execution *e)
     set_sizes(e, units, tasks, prepared);
 }
 
-static tlamp_status run_with_memory(execution *e, const tlamp_tensors *t, tlamp_memory memory, uint64_t *words,
-                                    tlamp_error *err)
+/* counters: NULL, or where workers' counts are added. */
+static tlamp_status run_with_memory(execution *e, tlamp_memory memory, tlamp_counters *counters, tlamp_error *err)
 {
     size_t ignored;
     layout here = lay_out(e, memory, e->here, &ignored), there = lay_out(e, memory, e->there, &ignored);
     if (memory == TLAMP_MEMORY_HOST) gather(e, &here);
     tlamp_status status = run(e, &here, &there, err);
-    if (!status && t->counters) status = fill_counters(e, &here, memory, t->counters, words, err);
+    for (int64_t w = 0; w < e->workers && counters && !status; w++)
+        tl_count_worker(counters,
+                        (const tl_worker_counters *)(const void *)(here.counters + (size_t)w * TL_COUNTERS_STRIDE));
     if (!status && memory == TLAMP_MEMORY_HOST) scatter(e, &here);
     return status;
 }
@@ -422,39 +392,39 @@ static tlamp_status execute(const tlamp_plan *plan, const tlamp_tensors *tensors
     if (plan->problem.num_splits > 1)
         return tl_fail(err, TLAMP_UNSUPPORTED, "num_splits",
                        "on devices keys are split where tensor cores run the problem alone: use 1");
+    tlamp_counters counters = {.struct_size = sizeof counters};
     if (plan->problem.batch == 0) {
-        if (tensors->counters)
-            memset(&tensors->counters->struct_size + 1, 0, tensors->counters->struct_size - sizeof(size_t));
+        if (tensors->counters) tl_give_counters(tensors->counters, &counters);
         return TLAMP_OK;
+    }
+    if (tensors->counters) {
+        const tlamp_status counted = tl_count_geometry(&counters, plan, tensors, exec, err);
+        if (counted) return counted;
     }
     tl_plan_with_kernel(&e.plan, plan, e.kernel->kernel);
     e.from = tl_make_call(&e.plan, tensors);
 
-    /* Here: the sequences, the twin of what travels, and the words where they must be counted. There: all of it. */
+    /* Here: the sequences, and the twin of what travels. There: all of it. */
     const tlamp_allocator memory = tl_allocator(&exec->allocator);
     const size_t sequences = tl_mul_size((size_t)plan->problem.batch, sizeof *e.sequences);
     e.sequences = memory.alloc(memory.context, sequences, TLAMP_WORKSPACE_ALIGN);
-    if (!e.sequences) return tl_fail(err, TLAMP_OUT_OF_MEMORY, "device", "no memory for %zu bytes", sequences);
+    if (!e.sequences) return tl_no_memory(sequences, err);
     tl_make_sequences(e.sequences, &e.plan, tensors);
     measure(&e);
     size_t bytes;
     (void)lay_out(&e, exec->memory, NULL, &bytes);
-    const int counts_words = tensors->counters && exec->memory == TLAMP_MEMORY_DEVICE;
-    const size_t words = counts_words ? tl_mul_size((size_t)(plan->problem.batch * plan->problem.num_heads_k),
-                                                    (size_t)(e.words_rows * e.words_each) * sizeof(uint64_t))
-                                      : 0;
-    const size_t needed = tl_add_size(e.shared, words);
     tlamp_status status = TLAMP_OK;
     void *own = NULL;
-    if (bytes != SIZE_MAX && needed != SIZE_MAX) {
-        e.here = memory.alloc(memory.context, needed, TLAMP_WORKSPACE_ALIGN);
+    if (bytes != SIZE_MAX && e.shared != SIZE_MAX) {
+        e.here = memory.alloc(memory.context, e.shared, TLAMP_WORKSPACE_ALIGN);
         e.there = workspace && workspace_bytes >= bytes ? workspace : NULL;
         if (e.here && !e.there) e.there = own = omp_target_alloc(bytes, e.device);
     }
     if (!e.here || !e.there)
         status = tl_no_device_memory(bytes, err);
     else
-        status = run_with_memory(&e, tensors, exec->memory, (uint64_t *)(void *)(e.here + e.shared), err);
+        status = run_with_memory(&e, exec->memory, tensors->counters ? &counters : NULL, err);
+    if (!status && tensors->counters) tl_give_counters(tensors->counters, &counters);
     if (own) omp_target_free(own, e.device);
     if (e.here) memory.free(memory.context, e.here);
     memory.free(memory.context, e.sequences);

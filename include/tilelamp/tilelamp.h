@@ -157,7 +157,7 @@ typedef struct tlamp_lse_strides {
  * and on devices, in a library built with TILELAMP_OFFLOAD: the same in plain C, and on the tensor cores of NVIDIA GPUs
  * (sm_80 and later)
  *   HIGH, INT8, ROUTED   f16 or bf16, one for all      f32, f16, bf16   AUTO       f32, f16             none   yes
- * for head dimensions up to 256, without hadamard and counters. P has the type of V there, and sums are f32: pv AUTO on
+ * for head dimensions up to 256, without hadamard. P has the type of V there, and sums are f32: pv AUTO on
  * tensor cores adds half an ulp of P to the bound. A tile with a token that holds a NaN or Inf is computed HIGH there.
  */
 typedef int32_t tlamp_policy_kind;

@@ -9,6 +9,7 @@
  *   TL_STATE_F16   1: m, l and O are held in f16 between tiles (ALGORITHMS A8); then TL_SPAN_MAX is 1, TL_LAZY 0
  *   TL_LAMP        1: LampAttention decides tile by tile (core/lamp_step.inc.h); then TL_SPAN_MAX is 1
  *   TL_GUESSES     1: tl_guess before each tl_scores_issue; may be left undefined: 0
+ *   TL_WATCHES     1: tl_watch where references have moved; may be left undefined: 0
  *   TL_SPLITS      1: keys may be split among several tasks, whose states tl_merge_splits joins; not with LAMP
  * the types tl_ctx, tl_scores, tl_acc, and the functions
  *   tl_task_of(x)                    the task (core/task.h)
@@ -26,6 +27,7 @@
  *   tl_mask(x, s, span, rb)          -Inf where a row does not see a key; only for span.edge
  *   tl_row_max(x, s, span, rb, top)  largest logit of each row, own columns
  *   tl_row_join_max, tl_row_join_sum over the agents that share a row; nothing on a CPU
+ *   tl_watch(x, rb, m)               the references of a row block, after some of them have moved
  *   tl_any(x, predicate)             over the row block: a vote where agents share it
  *   tl_exp(x, s, span, rb, ref, sum) logits become P = 2^(logit - ref), summed unrounded
  *   tl_rescale(x, acc, rb, lambda)   O *= lambda, row by row
@@ -51,6 +53,9 @@
 #endif
 #ifndef TL_GUESSES
 #define TL_GUESSES 0
+#endif
+#ifndef TL_WATCHES
+#define TL_WATCHES 0
 #endif
 #if !defined TL_ROWS || !defined TL_ROW_BLOCKS || !defined TL_SPAN_MAX || !defined TL_SPAN_MIXED ||                    \
     !defined TL_LAZY || !defined TL_STATE_F16 || !defined TL_LAMP
@@ -165,6 +170,9 @@ TL_INLINE void tl_step(tl_ctx *x, tl_state *state, tl_scores *s, tl_span span, i
             row->l[r] *= lambda[r];
         }
         tl_rescale(x, &state->acc, rb, lambda);
+#if TL_WATCHES
+        tl_watch(x, rb, row->m);
+#endif
     }
 
     for (int r = 0; r < TL_ROWS; r++) ref[r] = tl_reference(row->m[r]);

@@ -33,7 +33,8 @@ enum {
     STATE16 = 1 << 13,
     GAPS = 1 << 14,   /* rows that are not aligned to 16 bytes */
     SPLITS = 1 << 15, /* parts of the keys; automatic otherwise */
-    FEATURES = 16
+    VAST = 1 << 16,   /* logits of 2^28 and more, whose rounding is a matter of many units */
+    FEATURES = 17
 };
 
 typedef struct {
@@ -102,9 +103,9 @@ static const char *name_of(const test_case *c)
     static char name[400];
     static const char *const masks[] = {"", " causal", " causal-tl"}, *const poisons[] = {"", " NaN in q", " NaN in k",
                                                                                           " NaN in v"};
-    static const char *const features[FEATURES] = {"window", "varlen",  "sequsedk", "mask",  "bias",  "softcap",
-                                                   "alibi",  "sinks",   "scale",    "otype", "tiles", "tokens",
-                                                   "smooth", "state16", "gaps",     "splits"};
+    static const char *const features[FEATURES] = {"window", "varlen",  "sequsedk", "mask",   "bias",  "softcap",
+                                                   "alibi",  "sinks",   "scale",    "otype",  "tiles", "tokens",
+                                                   "smooth", "state16", "gaps",     "splits", "vast"};
     int n = snprintf(name, sizeof name, "b%d hq%d hk%d q%d k%d d%d dv%d %s%s %s int8:%d%%%s seed:%u", (int)c->batch,
                      (int)c->heads_q, (int)c->heads_k, (int)c->lq, (int)c->lk, (int)c->d, (int)c->dv,
                      c->bf16 ? "bf16" : "f16", masks[c->mask], c->layout == TLAMP_TENSOR_BSHD ? "bshd" : "bhsd",
@@ -187,8 +188,9 @@ static void set_tensors(test_data *t, const test_case *c)
     for (int x = 0; x < 3; x++) { /* gaps hold NaN */
         uint16_t *to = new_array(t, Q + x, counts[x], 2);
         const int64_t d = x < 2 ? c->d : c->dv;
+        const double scale = x < 2 && has(c, VAST) ? 15000. : 1.2;
         for (int64_t i = 0; i < counts[x]; i++)
-            to[i] = i % (d + gap) < d ? half_of((uniform() + uniform() + uniform()) * 1.2, c->bf16) : 0x7fff;
+            to[i] = i % (d + gap) < d ? half_of((uniform() + uniform() + uniform()) * scale, c->bf16) : 0x7fff;
         if (c->poison == POISON_Q + x && counts[x]) to[below(counts[x] / (d + gap)) * (d + gap) + below(d)] = 0x7fff;
     }
     (void)new_array(t, O, o, o_size);
@@ -559,11 +561,33 @@ static int test_fly(const test_case *c, test_data *t, const void *o, const void 
     return bad;
 }
 
+/* What a run on the device counted, against the host's own run. */
+static int counts_differ(const test_case *c, const test_data *t, const tlamp_counters *got)
+{
+    tlamp_error err = {.struct_size = sizeof err};
+    tlamp_counters want = {.struct_size = sizeof want};
+    tlamp_tensors x = t->tensors;
+    x.o = allocate((int64_t)t->arrays[O].bytes, 1);
+    x.lse = allocate((int64_t)t->arrays[LSE].bytes, 1);
+    x.counters = &want;
+    must(tlamp_attention(&t->problem, &x, NULL, &err), &err);
+    /* The host counts a query where its rows meet an INT8 tile, and where a mask hides all keys, too. */
+    if (c->percent < 100 || has(c, BOOL_MASK) || has(c, BIAS)) want.nonfinite_tokens = got->nonfinite_tokens;
+    const int differ = memcmp(got, &want, sizeof want) != 0;
+    if (differ)
+        printf("FAIL %s\n     counters: %lld tiles, %lld INT8, %lld tokens left out; the host's: %lld, %lld, %lld\n",
+               name_of(c), (long long)got->tiles, (long long)got->tiles_int8, (long long)got->nonfinite_tokens,
+               (long long)want.tiles, (long long)want.tiles_int8, (long long)want.nonfinite_tokens);
+    free(x.o);
+    free(x.lse);
+    return differ;
+}
+
 enum { RUNS = 3 };
 
 static int test(const test_case *c, ratios *worst)
 {
-    static const char *const runs[RUNS] = {"", "the second run",
+    static const char *const runs[RUNS] = {"", "the second run, with counters,",
                                            "the run from host memory, with NaN in what is hidden,"};
     test_data t;
     make_data(&t, c);
@@ -577,12 +601,16 @@ static int test(const test_case *c, ratios *worst)
             if (c->percent) bad |= test_fly(c, &t, o[0], lse[0], worst);
             spoil_hidden(&t);
         }
+        tlamp_counters counters = {.struct_size = sizeof counters};
+        t.tensors.counters = i == 0 ? NULL : &counters;
         /* The copies of tensors with gaps have none, and another kernel may run them. */
         run_case(&t, i < 2 || has(c, GAPS) ? TLAMP_MEMORY_DEVICE : TLAMP_MEMORY_HOST, o[i], lse[i]);
         if (memcmp(o[0], o[i], t.arrays[O].bytes) != 0 || memcmp(lse[0], lse[i], t.arrays[LSE].bytes) != 0) {
             printf("FAIL %s\n     %s differs\n", name_of(c), runs[i]);
             bad = 1;
         }
+        if (i == 1) bad |= counts_differ(c, &t, &counters);
+        t.tensors.counters = NULL;
     }
     if (c->poison == POISON_NONE && c->batch) bad |= leaks(c, &t, o[0], lse[0]);
     for (int i = 0; i < RUNS; i++) {
@@ -613,6 +641,7 @@ static test_case random_case(uint32_t seed)
     c.layout = below(2) ? TLAMP_TENSOR_BSHD : TLAMP_TENSOR_BHSD;
     c.poison = below(3) ? POISON_NONE : 1 + (int32_t)below(POISON_KINDS - 1);
     c.bf16 = (int32_t)below(2);
+    if (below(16) == 0) c.features = VAST;
     if (below(3) == 0) return c; /* the plain kernel */
     static const int32_t dims[] = {1, 8, 20, 32, 40, 64, 72, 80, 96, 112, 128, 160, 192, 200, 256};
     c.d = dims[below(15)];
@@ -620,10 +649,11 @@ static test_case random_case(uint32_t seed)
     c.batch = 1 + below(3);
     /* Half of them with nothing that only the general kernels know. */
     const int32_t any = O_TYPE | TILES | TOKENS | SMOOTH | GAPS | SPLITS, shaped = (int32_t)below(2);
-    for (int i = 0; i < FEATURES; i++)
+    for (int i = 0; 1 << i < VAST; i++)
         if (below(5) == 0 && !(shaped && any >> i & 1)) c.features |= 1 << i;
     if (shaped) c.d = (c.d + 7) / 8 * 8;
     if (shaped) c.dv = (c.dv + 7) / 8 * 8;
+    if (has(&c, STATE16)) c.features &= ~VAST; /* beyond what f16 holds */
     return c;
 }
 
@@ -686,6 +716,12 @@ int main(int argc, char **argv)
         {2, 3, 2000, 4, 2, 200, 72, 75, TLAMP_MASK_NONE, TLAMP_TENSOR_BSHD, POISON_V, 1, BOOL_MASK | SEQUSED, 19},
         {1, 140, 700, 2, 1, 96, 96, 50, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_V, 0, SPLITS | WINDOW | BIAS, 20},
         {1, 1, 30000, 2, 1, 64, 64, 0, TLAMP_MASK_NONE, TLAMP_TENSOR_BSHD, POISON_NONE, 0, SPLITS | O_TYPE, 21},
+        {1, 300, 500, 2, 1, 128, 128, 0, TLAMP_MASK_NONE, TLAMP_TENSOR_BSHD, POISON_V, 0, VAST, 25},
+        {2, 200, 333, 4, 2, 64, 64, 50, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BHSD, POISON_V, 1, VAST, 26},
+        {1, 300, 500, 2, 1, 80, 96, 100, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_K, 0, VAST | WINDOW | SINKS, 27},
+        {1, 300, 500, 2, 1, 128, 128, 0, TLAMP_MASK_NONE, TLAMP_TENSOR_BSHD, POISON_NONE, 0, VAST | BOOL_MASK, 28},
+        {1, 70, 500, 2, 1, 64, 64, 0, TLAMP_MASK_NONE, TLAMP_TENSOR_BSHD, POISON_NONE, 0, VAST | ALIBI | SOFTCAP, 29},
+        {1, 5, 3000, 2, 1, 128, 128, 0, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_NONE, 0, VAST, 30},
     };
     enum { PICKED = sizeof picked / sizeof picked[0] };
     if (tlamp_num_devices() == 0) {
