@@ -127,6 +127,15 @@ TL_INLINE tl_half tl_v_to_bf16(tl_v a) /* as tl_to_bf16: to nearest even, NaN st
     const __m256i h = _mm256_blendv_epi8(rounded, quiet, nan);
     return _mm_packus_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
 }
+/* The same as floats. NaN is found by its bits: clang compares what was f16 as f16, which has no vector comparison. */
+TL_INLINE tl_v tl_v_round_bf16(tl_v a)
+{
+    const __m256i u = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    const __m256i up = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
+    const __m256i rounded = _mm256_and_si256(up, _mm256_set1_epi32((int32_t)0xffff0000u));
+    const __m256i nan = _mm256_cmpgt_epi32(_mm256_castps_si256(tl_v_abs(a)), _mm256_set1_epi32(0x7f800000));
+    return _mm256_blendv_ps(_mm256_castsi256_ps(rounded), a, _mm256_castsi256_ps(nan));
+}
 
 /* Of each element the larger of top and |a|, as bits: those of a NaN are above those of Inf. */
 TL_INLINE tl_half tl_half_top(tl_half top, tl_half a)

@@ -116,6 +116,14 @@ TL_INLINE tl_half tl_v_to_bf16(tl_v a) /* as tl_to_bf16: to nearest even, NaN st
     const __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_blend_epi32(nan, rounded, quiet), 16));
 }
+/* The same as floats. NaN is found by its bits: clang compares what was f16 as f16, lane by lane. */
+TL_INLINE tl_v tl_v_round_bf16(tl_v a)
+{
+    const __m512i u = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    const __m512i up = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+    const __mmask16 number = _mm512_cmple_epi32_mask(_mm512_castps_si512(tl_v_abs(a)), _mm512_set1_epi32(0x7f800000));
+    return _mm512_castsi512_ps(_mm512_mask_and_epi32(u, number, up, _mm512_set1_epi32((int32_t)0xffff0000u)));
+}
 
 /* Of each element the larger of top and |a|, as bits: those of a NaN are above those of Inf. */
 TL_INLINE tl_half tl_half_top(tl_half top, tl_half a)

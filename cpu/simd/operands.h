@@ -283,7 +283,7 @@ TL_INLINE float tl_weigh_as(const int narrow, float *p, int32_t n, float ref)
         {
             const tl_v x = tl_v_sub(tl_v_hold(tl_v_load(p + i + j * TL_LANES)), m);
             const tl_v y = narrow ? tl_v_exp2_short(x) : tl_v_exp2(x);
-            tl_v_store(p + i + j * TL_LANES, narrow ? tl_v_from_bf16(tl_v_to_bf16(y)) : tl_v_hold(y));
+            tl_v_store(p + i + j * TL_LANES, narrow ? tl_v_round_bf16(y) : tl_v_hold(y));
             lane[j] = tl_v_add(lane[j], y);
         }
     return tl_v_sum(tl_v_add(lane[0], lane[1]));

@@ -44,8 +44,8 @@ TL_INLINE int32_t tl_pack_values_from(const tl_operands *x, const tl_values *v, 
             tl_v a = tl_load_value_lanes(x, key + j, i, out >> j & 1, dtype);
             tl_v b = tl_load_value_lanes(x, key + j + 1, i, out >> (j + 1) & 1, dtype);
             if (TL_P_PLANES == 1 && dtype != TL_BF16) { /* rounded, perhaps to Inf */
-                a = tl_v_from_bf16(tl_v_to_bf16(a));
-                b = tl_v_from_bf16(tl_v_to_bf16(b));
+                a = tl_v_round_bf16(a);
+                b = tl_v_round_bf16(b);
             }
             const tl_v none_a = tl_v_mul(a, zero), none_b = tl_v_mul(b, zero); /* 0, or NaN */
             bad |= (int32_t)(_mm512_cmp_ps_mask(none_a, none_a, _CMP_UNORD_Q) != 0) << j;

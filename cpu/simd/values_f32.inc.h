@@ -46,7 +46,7 @@ TL_INLINE int32_t tl_pack_values_from(const tl_operands *x, const tl_values *v, 
             for (int32_t l = 0; l < TL_PANEL; l += TL_LANES) {
                 tl_v a = i + l < dv ? tl_load_lanes(row, i + l, dv - i - l, dtype) : zero;
                 if (dtype == TL_I8 && i + l < dv) a = tl_v_mul(a, scale); /* which may be NaN */
-                if (TL_NARROW) a = tl_v_from_bf16(tl_v_to_bf16(a));
+                if (TL_NARROW) a = tl_v_round_bf16(a);
                 bad = tl_v_fma(a, zero, bad); /* 0, or NaN for ever */
                 tl_v_store(to + l, a);
             }

@@ -1,6 +1,6 @@
 /* P V from V as it lies in the tensor, for tasks of few rows. Every element of O is one chain of fma in the order of keys. In
- * f32; with TL_NARROW_VALUES P is rounded to bf16, and V must be bf16: to round it anew for every tile of rows takes longer
- * than packing does. */
+ * f32; with TL_NARROW_VALUES P and V are rounded to bf16. V that is not bf16 already is rounded a few keys at a time, into
+ * floats that stay in the first-level cache while the rows pass. */
 #include "simd/in_place.h"
 
 #ifdef TL_NARROW_VALUES
@@ -9,14 +9,18 @@ enum { TL_NARROW = 1 };
 enum { TL_NARROW = 0 };
 #endif
 
+enum { TL_VALUE_CHUNK = 32 }; /* keys whose V stays in the first-level cache while rows and channels pass */
+
 typedef struct {
     uint16_t *nonfinite;
+    float *rounded; /* [TL_VALUE_CHUNK][x->o_stride] */
 } tl_values;
+
+TL_INLINE int tl_rounds_values(int32_t dtype) { return TL_NARROW && dtype != TL_BF16; }
 
 TL_INLINE int tl_values_suits(const tlamp_problem *problem)
 {
-    const int narrow = problem->policy->pv == TLAMP_PV_BF16 && problem->v_dtype == TLAMP_BF16;
-    return (TL_NARROW ? narrow : problem->policy->pv == TLAMP_PV_F32) && tl_is_few_rows(problem);
+    return problem->policy->pv == (TL_NARROW ? TLAMP_PV_BF16 : TLAMP_PV_F32) && tl_is_few_rows(problem);
 }
 
 static void tl_values_lay_out_keys(tl_values *v, const tl_shape *shape, int64_t keys, tl_arena *a)
@@ -25,12 +29,11 @@ static void tl_values_lay_out_keys(tl_values *v, const tl_shape *shape, int64_t 
     v->nonfinite = tl_take(a, keys / TL_PANEL * 2);
 }
 
-TL_INLINE void tl_values_lay_out_task(tl_values *v, const tl_shape *shape, int64_t rows, tl_arena *a)
+static void tl_values_lay_out_task(tl_values *v, const tl_shape *shape, int64_t rows, tl_arena *a)
 {
-    (void)v;
-    (void)shape;
     (void)rows;
-    (void)a;
+    const int64_t row = tl_rounds_values(shape->v_dtype) ? tl_round_up(shape->head_dim_v, TL_PANEL) : 0;
+    v->rounded = tl_take(a, TL_VALUE_CHUNK * row * 4);
 }
 
 static int tl_value_is_nonfinite(const tl_operands *x, int64_t key)
@@ -138,28 +141,66 @@ TL_INLINE void tl_value_tiles(const int R, const int32_t dtype, const unsigned c
         }                                                                                                              \
     }
 TL_VALUE_ROWS(TL_BF16)
-#ifndef TL_NARROW_VALUES
 TL_VALUE_ROWS(TL_F32)
+#ifndef TL_NARROW_VALUES
 TL_VALUE_ROWS(TL_F16)
 TL_VALUE_ROWS(TL_I8)
 #endif
 
-enum { TL_VALUE_CHUNK = 32 }; /* keys whose V stays in the first-level cache while rows and channels pass */
+/* The first n channels of a row from i on; what would round to Inf stays, as packing leaves it to tl_values_nonfinite. */
+TL_INLINE tl_v tl_round_value(const unsigned char *row, int32_t i, int32_t n, tl_v scale, const int32_t dtype)
+{
+    tl_v a = tl_load_lanes(row, i, n, dtype);
+    if (dtype == TL_I8) a = tl_v_mul(a, scale);
+    const tl_v y = tl_v_round_bf16(a);
+    return dtype == TL_F16 ? y : tl_v_pick(tl_m_less(tl_v_abs(y), tl_v_set(TL_INF)), y, a);
+}
+
+TL_INLINE void tl_round_values_from(const tl_operands *x, const tl_values *v, const unsigned char *row, int64_t stride,
+                                    const float *scale, int32_t n, const int32_t dtype)
+{
+    float *to = v->rounded;
+    for (int32_t k = 0; k < n; k++, row += stride, to += x->o_stride) {
+        const tl_v factor = tl_v_set(dtype == TL_I8 ? scale[k] : 1.f);
+        int32_t i = 0;
+        for (; i + TL_LANES <= x->dv; i += TL_LANES)
+            tl_v_store(to + i, tl_round_value(row, i, TL_LANES, factor, dtype));
+        if (i < x->dv) tl_v_store(to + i, tl_round_value(row, i, x->dv - i, factor, dtype));
+    }
+}
+
+static void tl_round_values(const tl_operands *x, const tl_values *v, const unsigned char *row, int64_t stride,
+                            const float *scale, int32_t n)
+{
+    switch (x->cpu.call->v.dtype) {
+    case TL_F32: tl_round_values_from(x, v, row, stride, scale, n, TL_F32); break;
+    case TL_F16: tl_round_values_from(x, v, row, stride, scale, n, TL_F16); break;
+    default: tl_round_values_from(x, v, row, stride, scale, n, TL_I8); break;
+    }
+}
 
 /* n keys, at most TL_VALUE_CHUNK. */
-static void tl_value_chunk(const tl_operands *x, int32_t rows, const float *p, int64_t key, int32_t n, float *o)
+static void tl_value_chunk(const tl_operands *x, const tl_values *values, int32_t rows, const float *p, int64_t key,
+                           int32_t n, float *o)
 {
     const tl_cpu *c = &x->cpu;
     const tl_operand *v = &c->call->v;
     const unsigned char *row = tl_row(v, c->seq->batch, c->seq->k_start, key, c->kv_head);
-    const int64_t stride = v->seq * tl_dtype_bytes(v->dtype);
+    int64_t stride = v->seq * tl_dtype_bytes(v->dtype);
     float scale[TL_VALUE_CHUNK];
     tl_ahead ahead = tl_ahead_of_values(x, key, n);
     for (int32_t k = 0; v->dtype == TL_I8 && k < n; k++)
         scale[k] = tl_value_scale(c->call, c->seq, c->kv_head, key + k);
-    switch (v->dtype) {
-#ifndef TL_NARROW_VALUES
+    int32_t dtype = v->dtype;
+    if (tl_rounds_values(dtype)) {
+        tl_round_values(x, values, row, stride, scale, n);
+        row = (const unsigned char *)values->rounded;
+        stride = x->o_stride * 4;
+        dtype = TL_F32;
+    }
+    switch (dtype) {
     case TL_F32: tl_value_rows_TL_F32(x, rows, p, row, stride, scale, n, o, &ahead); break;
+#ifndef TL_NARROW_VALUES
     case TL_F16: tl_value_rows_TL_F16(x, rows, p, row, stride, scale, n, o, &ahead); break;
     case TL_I8: tl_value_rows_TL_I8(x, rows, p, row, stride, scale, n, o, &ahead); break;
 #endif
@@ -185,7 +226,7 @@ static void tl_values_run(const tl_operands *x, const tl_values *v, int32_t rows
     const int32_t keys = tl_least(n, c->seq->lk - key);
     for (int32_t i = 0; i < keys;) {
         const int32_t m = tl_unmarked(v, at + i, tl_least(TL_VALUE_CHUNK, keys - i));
-        if (m > 0) tl_value_chunk(x, rows, p + i, key + i, m, o);
+        if (m > 0) tl_value_chunk(x, v, rows, p + i, key + i, m, o);
         i += m > 0 ? m : 1; /* a mark */
     }
 }

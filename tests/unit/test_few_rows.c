@@ -57,6 +57,8 @@ static const variant variants[] = {
     {"f16, a key left out", TLAMP_F16, TLAMP_PV_F32, 1, 1, 0},
     {"bf16, a NaN hidden from all rows", TLAMP_BF16, TLAMP_PV_F32, 1, 0, 1},
     {"bf16, P V in bf16", TLAMP_BF16, TLAMP_PV_BF16, 1, 1, 0},
+    {"f32, P V in bf16", TLAMP_F32, TLAMP_PV_BF16, 1, 1, 0},
+    {"f16, P V in bf16", TLAMP_F16, TLAMP_PV_BF16, 0, 0, 0},
 };
 
 typedef struct {
@@ -156,19 +158,55 @@ static void compare(const variant *w, const char *few_name, const char *packed_n
     tlamp_plan_destroy(plan);
 }
 
+/* [instruction set][P V in bf16]: the kernel in place, and the one that packs */
+enum { SETS = 3 };
+static const char *const pairs[SETS][2][2] = {
+    {{"tlamp_fwd_few_dx__avx2", "tlamp_fwd_pv32_dx__avx2"}, {"tlamp_fwd_few_pv16_dx__avx2", "tlamp_fwd_pv16_dx__avx2"}},
+    {{"tlamp_fwd_few_dx__avx512", "tlamp_fwd_pv32_dx__avx512"},
+     {"tlamp_fwd_few_pv16_dx__avx512", "tlamp_fwd_pv16_dx__avx512"}},
+    {{"tlamp_fwd_few_dx__avx512vnni", "tlamp_fwd_pv32_dx__avx512vnni"},
+     {"tlamp_fwd_few_pv16_dx__avx512vnni", "tlamp_fwd_pv16_dx__avx512vnni"}},
+};
+
 Test(few_rows, codes_in_registers_have_the_bits_of_packed_ones)
 {
-    static const char *const pairs[][2][2] = {
-        {{"tlamp_fwd_few_dx__avx2", "tlamp_fwd_pv32_dx__avx2"},
-         {"tlamp_fwd_few_pv16_dx__avx2", "tlamp_fwd_pv16_dx__avx2"}},
-        {{"tlamp_fwd_few_dx__avx512", "tlamp_fwd_pv32_dx__avx512"},
-         {"tlamp_fwd_few_pv16_dx__avx512", "tlamp_fwd_pv16_dx__avx512"}},
-        {{"tlamp_fwd_few_dx__avx512vnni", "tlamp_fwd_pv32_dx__avx512vnni"},
-         {"tlamp_fwd_few_pv16_dx__avx512vnni", "tlamp_fwd_pv16_dx__avx512vnni"}},
-    };
     for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++)
-        for (size_t j = 0; j < sizeof pairs / sizeof pairs[0]; j++) {
+        for (size_t j = 0; j < SETS; j++) {
             const int narrow = variants[i].pv == TLAMP_PV_BF16;
             compare(&variants[i], pairs[j][narrow][0], pairs[j][narrow][1]);
         }
+}
+
+/* Numbers above the largest of bf16 are not rounded to it, nor is Inf made a number. */
+Test(few_rows, values_that_bf16_does_not_hold_stay_what_they_are)
+{
+    static const float values[] = {0x1.fffffep127f, -0x1.ffp127f, INFINITY, 1.f};
+    float q = 0.f, k = 0.f, v[4], o[4];
+    uint16_t v16[4];
+    memcpy(v, values, sizeof v);
+    for (int i = 0; i < 4; i++) v16[i] = tlamp_f32_to_f16(values[i]);
+    for (size_t j = 0; j < 2 * SETS; j++) {
+        const char *name = pairs[j / 2][1][0];
+        const int half = j % 2;
+        const tl_kernel *kernel = find(name);
+        if (!kernel || !is_available(name)) continue;
+        tlamp_policy policy;
+        tlamp_problem p;
+        tlamp_plan *plan;
+        tlamp_policy_init(&policy, sizeof policy);
+        policy.pv = TLAMP_PV_BF16;
+        tlamp_problem_init(&p, sizeof p);
+        p.batch = p.max_seqlen_q = p.max_seqlen_k = p.num_heads_q = p.num_heads_k = p.head_dim_qk = 1;
+        p.head_dim_v = 4;
+        p.q_dtype = p.k_dtype = p.o_dtype = TLAMP_F32;
+        p.v_dtype = half ? TLAMP_F16 : TLAMP_F32;
+        p.policy = &policy;
+        (void)tlamp_set_strides(&p, TLAMP_TENSOR_BSHD, NULL);
+        cr_assert_eq(tlamp_plan_create(&plan, &p, NULL, NULL), TLAMP_OK);
+        data a = {&q, &k, half ? (void *)v16 : (void *)v, o, NULL, {0}};
+        run(&a, plan, kernel, 1);
+        for (int i = half ? 2 : 0; i < 4; i++)
+            cr_assert_eq(o[i], values[i], "%s: %a for V = %a", name, (double)o[i], (double)values[i]);
+        tlamp_plan_destroy(plan);
+    }
 }
