@@ -99,17 +99,26 @@ def document(data):
     return "\n".join(lines)
 
 
+def read(path):
+    try:
+        with open(path) as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        sys.exit(f"{path}: {getattr(error, 'strerror', None) or 'is no text'}")
+
+
 def main():
     if len(sys.argv) not in (2, 4):
         sys.exit(__doc__)
-    with open(sys.argv[1]) as file:
-        text = document(json.load(file))
+    try:
+        text = document(json.loads(read(sys.argv[1])))
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        sys.exit(f"{sys.argv[1]}: is not what `tilelamp bench prefill|decode|quant|peak --json` prints")
     if len(sys.argv) == 2:
         print(text)
         return
     path, name = sys.argv[2:]
-    with open(path) as file:
-        whole = file.read()
+    whole = read(path)
     new, found = re.subn(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", lambda m: f"{m[1]}\n{text}\n{m[2]}", whole, flags=re.S)
     if not found:
         sys.exit(f"{path}: there is no <!-- {name} --> with a <!-- /{name} --> behind it")

@@ -184,7 +184,7 @@ static int run_shapes(attention_bench *b, fault *f)
         x->shape = &b->shapes.list[i];
         x->until = end_of_shape(b, b->shapes.count - i);
         x->left_out = i ? is_over(b) : bench_stopped(); /* something is measured, however short the time */
-        if (!x->left_out) code = run_shape(b, x, f);
+        if (!x->left_out) code = run_shape(b, x, f) ? shapes_fault(&b->shapes, x->shape, f) : DONE;
         done += x->shape->num_policies + 1 + MOST_ROUNDS;
         b->bar.done = done; /* what was not there, or was short of rounds, is behind us too */
     }

@@ -89,18 +89,33 @@ static int time_packing(quant_bench *b, outcome *x, measuring *m, int i, fault *
 
 /* ------------------------------------------------------------------------------------------------ one shape */
 
+static int check_shape(const quant_bench *b, const shape *s, fault *f)
+{
+    problem_spec spec;
+    const int code = problem_parse(&spec, s->problem, f);
+    if (code) return code;
+    if (spec.varlen || spec.mask || spec.window_left >= 0 || spec.window_right >= 0)
+        return fault_set(f, BAD_INPUT, "%.300s: bench quant takes dense problems without masks: leave them out",
+                         s->problem);
+    for (int i = 0; i < s->num_policies; i++)
+        if (b->shapes.policies[s->first_policy + i].splits)
+            return fault_set(f, BAD_INPUT, "%.300s: bench quant splits no keys: leave splits= out", s->problem);
+    return DONE;
+}
+
+static int check_shapes(const quant_bench *b, fault *f)
+{
+    for (int i = 0; i < b->shapes.count; i++)
+        if (check_shape(b, &b->shapes.list[i], f)) return shapes_fault(&b->shapes, &b->shapes.list[i], f);
+    return DONE;
+}
+
 static int create_subject(const quant_bench *b, outcome *x, fault *f)
 {
     const double cells = 1 << 18; /* of which the exact result is computed */
     const int code = subject_create(&x->subject, x->shape->problem, NULL, &b->common, f);
     if (code) return code;
     const problem_spec *spec = &x->subject.in.spec;
-    if (spec->varlen || spec->mask || spec->window_left >= 0 || spec->window_right >= 0)
-        return fault_set(f, BAD_INPUT, "%.300s: bench quant takes dense problems without masks: leave them out",
-                         x->shape->problem);
-    for (int i = 0; i < x->shape->num_policies; i++)
-        if (b->shapes.policies[x->shape->first_policy + i].splits)
-            return fault_set(f, BAD_INPUT, "%.300s: bench quant splits no keys: leave splits= out", x->shape->problem);
     x->subject.in.problem.num_splits = 1; /* merging would be the last phase */
     x->subject.row_step = (int64_t)ceil(problem_visible_cells(spec) / cells);
     x->bytes = roofline_bytes(spec);
@@ -248,7 +263,7 @@ static int run_shapes(quant_bench *b, fault *f)
     progress_begin(&b->bar, steps);
     for (int i = 0; i < b->shapes.count && !code; i++) {
         b->outcomes[i].shape = &b->shapes.list[i];
-        code = run_shape(b, &b->outcomes[i], f);
+        code = run_shape(b, &b->outcomes[i], f) ? shapes_fault(&b->shapes, b->outcomes[i].shape, f) : DONE;
     }
     progress_clear(&b->bar);
     if (!code && b->o->common.json) code = print_json(bench_json(b), f);
@@ -265,6 +280,7 @@ int bench_quant(const bench_options *o, fault *f)
     b.common.threads = bench_threads(o, &b.machine);
     int code = o->shapes ? shapes_read(&b.shapes, o->shapes, f)
                          : shapes_parse(&b.shapes, "quant", o->quick ? shapes_quant_quick : shapes_quant, f);
+    if (!code) code = check_shapes(&b, f);
     b.outcomes = calloc((size_t)b.shapes.count + 1, sizeof *b.outcomes);
     if (!code && !b.outcomes) code = fault_no_memory(f);
     if (!code) {

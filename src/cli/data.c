@@ -98,8 +98,9 @@ static double bytes_needed(const problem_spec *s)
     return bytes;
 }
 
-static int check_memory(const problem_spec *s, fault *f)
+int input_check(const problem_spec *s, fault *f)
 {
+    if (s->cache) return fault_set(f, UNAVAILABLE, "problem: cache: needs KV caches, which this version does not have");
     const double bytes = bytes_needed(s);
     const double physical = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     if (bytes <= 0.75 * physical) return DONE;
@@ -302,9 +303,7 @@ static bool create_per_head(input *in)
 int input_create(input *in, const problem_spec *spec, fault *f)
 {
     *in = (input){.spec = *spec};
-    if (spec->cache)
-        return fault_set(f, UNAVAILABLE, "problem: cache: needs KV caches, which this version does not have");
-    const int code = check_memory(spec, f);
+    const int code = input_check(spec, f);
     if (code) return code;
     tlamp_tensors_init(&in->tensors, sizeof in->tensors);
     describe(in);

@@ -21,7 +21,10 @@ typedef struct input {
     int num_buffers;
 } input;
 
-/* Allocates the tensors: inputs all NaN (the gaps of pad: stay so), masks, bias, slopes, sinks and lengths as the spec says.
+/* Does this version do such a problem, and does it fit into this machine's memory? */
+int input_check(const problem_spec *spec, fault *f);
+
+/* Checks it, and allocates the tensors: inputs all NaN (the gaps of pad: stay so), masks, bias, slopes, sinks and lengths as the spec says.
  * On failure nothing is left to free. */
 int input_create(input *in, const problem_spec *spec, fault *f);
 

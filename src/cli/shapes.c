@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data.h"
 #include "parse.h"
 #include "problem.h"
 
@@ -19,15 +20,26 @@ static void *grow(void **list, int *count, size_t size)
     return memset(more + (size_t)(*count)++ * size, 0, size);
 }
 
-static int add_problem(shapes *s, const char *text, fault *f)
+/* All shapes are checked before the first is measured. */
+static int check_problem(const char *text, fault *f)
 {
     problem_spec spec;
     const int code = problem_parse(&spec, text, f);
+    if (code) return code;
+    if (spec.threads)
+        return fault_set(f, BAD_INPUT, "problem: threads: all shapes run on those of --threads: leave it out");
+    return input_check(&spec, f);
+}
+
+static int add_problem(shapes *s, const char *text, fault *f)
+{
+    const int code = check_problem(text, f);
     if (code) return code;
     void *list = s->list;
     shape *new = grow(&list, &s->count, sizeof *new);
     s->list = list;
     if (!new || !(new->problem = strdup(text))) return fault_no_memory(f);
+    new->line = s->line;
     new->first_policy = s->num_policies;
     return DONE;
 }
@@ -38,6 +50,8 @@ static int fault_at(const char *name, int line, fault *f)
     (void)snprintf(where, sizeof where, "%.280s:%d", name, line);
     return fault_prefix(f, where);
 }
+
+int shapes_fault(const shapes *s, const shape *which, fault *f) { return fault_at(s->name, which->line, f); }
 
 /* For the problems from `first` on. What is no policy is kept with its reason. */
 static int add_policy(shapes *s, int first, const char *text, fault *f)
@@ -77,14 +91,12 @@ static int add_line(shapes *s, int *first, char *line, fault *f)
 
 static int parse_lines(shapes *s, char *text, fault *f)
 {
-    int first = 0, code = DONE, last_problem = 1;
+    int first = 0, code = DONE;
     for (char *line; !code && (line = next_piece(&text, '\n'));) {
-        const int before = s->count;
         s->line++;
         code = add_line(s, &first, line, f);
-        if (s->count > before) last_problem = s->line;
     }
-    if (!code) s->line = last_problem; /* what is wrong with the whole is wrong there */
+    if (!code) s->line = s->count ? s->list[s->count - 1].line : 1; /* what is wrong with the whole is wrong there */
     if (!code && !s->count) code = fault_set(f, BAD_INPUT, "no problem in it: see bench/shapes for examples");
     if (!code && !s->list[s->count - 1].num_policies)
         code = fault_set(f, BAD_INPUT, "a problem without a policy: write policies below it, indented");

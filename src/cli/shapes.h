@@ -8,6 +8,7 @@
 
 typedef struct shape {
     char *problem;
+    int line;                       /* where it stands */
     int first_policy, num_policies; /* of shapes.policies */
 } shape;
 
@@ -23,6 +24,9 @@ typedef struct shapes {
 int shapes_parse(shapes *s, const char *name, const char *text, fault *f);
 int shapes_read(shapes *s, const char *path, fault *f);
 void shapes_free(shapes *s);
+
+/* Puts "NAME:LINE: " before what is wrong with a shape; keeps the code. */
+int shapes_fault(const shapes *s, const shape *which, fault *f);
 
 /* What is built in: the files of bench/shapes. */
 extern const char shapes_prefill[], shapes_prefill_quick[], shapes_decode[], shapes_decode_quick[], shapes_quant[],

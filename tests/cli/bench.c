@@ -219,12 +219,23 @@ static void test_shapes(void)
         {"q4 d4\n high\n\nq5 d4\n", "file:4: a problem without a policy"},
         {"q4 d4\n high\nq4\n high\n", "file:3: problem: "},
         {"q4 d4\n\n high pv=f64\n", "file:3: policy: "},
+        {"q4 d4\n high\nq4 d4 threads:1\n high\n", "file:3: problem: threads: "},
+        {"q4 d4\n high\nq1000000000 d1024 hq1024\n high\n", "file:3: problem: it needs "},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         CHECK(parse(wrong[i].text, &s, &f) == BAD_INPUT);
         CHECK(strncmp(f.text, wrong[i].says, strlen(wrong[i].says)) == 0);
         shapes_free(&s);
     }
+
+    CHECK(parse("q4 d4\n high\nq4 d4 cache:int8\n high\n", &s, &f) == UNAVAILABLE);
+    CHECK(strncmp(f.text, "file:3: problem: cache: ", 24) == 0);
+    shapes_free(&s);
+
+    CHECK(parse("q4 d4\n high\n\nq5 d4\n high", &s, &f) == DONE);
+    (void)fault_set(&f, BAD_INPUT, "wrong");
+    CHECK(shapes_fault(&s, &s.list[1], &f) == BAD_INPUT && strcmp(f.text, "file:4: wrong") == 0);
+    shapes_free(&s);
 
     const char *const built_in[] = {shapes_prefill,      shapes_prefill_quick, shapes_decode,
                                     shapes_decode_quick, shapes_quant,         shapes_quant_quick};

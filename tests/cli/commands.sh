@@ -100,6 +100,13 @@ printf 'q4 d4\n  high tile=17x64\n' >elsewhere/wrong
 expect 2 bench --quick --shapes elsewhere/wrong
 has err "tilelamp: policy.block_m"
 expect 2 bench decode --shapes err
+# A wrong shape ends it before anything is measured, and says where it stands.
+printf 'q4 d4 f32\n  high\nq4 d4 f32 threads:1\n  high\n' >elsewhere/wrong
+expect 2 bench --quick --shapes elsewhere/wrong
+has err "tilelamp: elsewhere/wrong:3: problem: threads: "
+printf 'q256 d16 f32\n  high\nq256 d16 f32 causal\n  high\n' >elsewhere/wrong
+expect 2 bench quant --quick --shapes elsewhere/wrong
+has err "tilelamp: elsewhere/wrong:3: "
 expect 3 bench tune
 expect 2 bench tune --quick
 for what in peak lamp; do
@@ -119,6 +126,11 @@ done
 if command -v python3 >/dev/null && [[ -n $data ]]; then
     python3 "$data/../../bench/markdown.py" out >elsewhere/table || failed "markdown.py does not read bench --json"
     has elsewhere/table '| `hq2 hk1 q70 k130 d20 f16 causal` | `high pv=f32` |' "not run: int8 state=fp16 pv=int8"
+    echo '{"machine": 1}' >elsewhere/no-result
+    for wrong in missing elsewhere elsewhere/shapes elsewhere/no-result; do
+        ! python3 "$data/../../bench/markdown.py" $wrong 2>err || failed "markdown.py reads $wrong"
+        (($(wc -l <err) == 1)) && grep -q "^$wrong: " err || failed "markdown.py $wrong: not one line that names it"
+    done
 fi
 expect 0 bench quant --quick --json --shapes elsewhere/quant
 is_json out
