@@ -9,6 +9,8 @@ typedef struct {
     /* Does it run what the plan says? *bytes: of device memory that execute works in where the caller gives it. Not exact: an
      * execution may ask for what only another runs. */
     int (*supports)(const tlamp_plan *plan, size_t *bytes);
+    /* The kernel of such a plan. */
+    const char *(*kernel_name)(const tlamp_plan *plan);
     /* Runs a checked execution on device exec->device, which exists. UNSUPPORTED, with outputs untouched: the next may try.
      * workspace, with DEVICE memory only: aligned device memory, or NULL. Where its bytes are too few, which happens when it is
      * another backend's, execute takes memory of its own. */

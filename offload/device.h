@@ -12,6 +12,9 @@ int32_t tl_device_count(void);
 /* Device memory that tl_device_execute works in, from the caller or its own. */
 size_t tl_device_workspace_bytes(const tlamp_plan *plan);
 
+/* What runs it there; "": nothing. */
+const char *tl_device_kernel_name(const tlamp_plan *plan);
+
 /* Runs a checked execution on exec->device (below 0: the first). Complete on return. */
 tlamp_status tl_device_execute(const tlamp_plan *plan, const tlamp_tensors *tensors, const tlamp_exec *exec,
                                void *workspace, size_t workspace_bytes, tlamp_error *err);

@@ -33,16 +33,30 @@ int32_t tl_device_count(void) { return is_disabled() ? 0 : omp_get_num_devices()
 /* The first backend to ask. */
 static int first_backend(void) { return tl_is_scalar_only() ? BACKENDS - 1 : 0; }
 
-/* Of the backend that runs it. */
+/* The backend that runs it, and the memory that it needs. NULL and 0: none does. */
+static const tl_backend *find_backend(const tlamp_plan *plan, size_t *bytes)
+{
+    *bytes = 0;
+    for (int i = first_backend(); i < BACKENDS; i++)
+        if (backends[i]->supports(plan, bytes)) return backends[i];
+    return NULL;
+}
+
 static size_t needed_bytes(const tlamp_plan *plan)
 {
-    size_t bytes = 0;
-    for (int i = first_backend(); i < BACKENDS; i++)
-        if (backends[i]->supports(plan, &bytes)) return bytes;
-    return 0;
+    size_t bytes;
+    (void)find_backend(plan, &bytes);
+    return bytes;
 }
 
 size_t tl_device_workspace_bytes(const tlamp_plan *plan) { return tl_device_count() > 0 ? needed_bytes(plan) : 0; }
+
+const char *tl_device_kernel_name(const tlamp_plan *plan)
+{
+    size_t bytes;
+    const tl_backend *backend = tl_device_count() > 0 ? find_backend(plan, &bytes) : NULL;
+    return backend ? backend->kernel_name(plan) : "";
+}
 
 tlamp_status tl_find_device(int32_t *device, const tlamp_exec *exec, tlamp_error *err)
 {

@@ -11,6 +11,12 @@ size_t tl_device_workspace_bytes(const tlamp_plan *plan)
     return 0;
 }
 
+const char *tl_device_kernel_name(const tlamp_plan *plan)
+{
+    (void)plan;
+    return "";
+}
+
 static tlamp_status no_device(tlamp_error *err)
 {
     return tl_fail(err, TLAMP_UNSUPPORTED_HARDWARE, "device", "this library was built without offload: use the host");

@@ -386,6 +386,54 @@ tl_plain_kernel tl_plain_kernels[TL_ARCHS][2][TL_KINDS] = {
 };
 #undef TL_TUNED
 
+/* What is not tuned: for f16 and for bf16. */
+typedef struct {
+    const char *name;
+    tl_device_launch *launch[2];
+} named_launch;
+#define NAMED(name)                                                                                                    \
+    {                                                                                                                  \
+        "tlamp_fwd_" #name "__nvptx", KERNELS_OF(name)                                                                 \
+    }
+
+/* d: padded_channels. */
+static const named_launch *shaped_launch(int32_t d)
+{
+    static const named_launch kernels[5] = {NAMED(shaped_d64), NAMED(shaped_d96), NAMED(shaped_d128),
+                                            NAMED(shaped_d192), NAMED(shaped_d256)};
+    return &kernels[d == 64 ? 0 : d == 96 ? 1 : d == 128 ? 2 : d == 192 ? 3 : 4];
+}
+
+static const named_launch *scored_launch(int32_t d, int state16)
+{
+    static const named_launch kernels[4] = {NAMED(scored_d64), NAMED(scored_d128), NAMED(scored_d256),
+                                            NAMED(scored_state16)};
+    return &kernels[state16 ? 3 : d == 64 ? 0 : d == 128 ? 1 : 2];
+}
+
+/* d: the larger of d_qk and d_v. */
+static const named_launch *general_launch(int32_t d, int state16)
+{
+    static const named_launch kernels[4] = {NAMED(general_d64), NAMED(general_d128), NAMED(general_d256),
+                                            NAMED(state16)};
+    return &kernels[state16 ? 3 : d <= 64 ? 0 : d <= 128 ? 1 : 2];
+}
+
+static const char *kernel_name(const tlamp_plan *plan)
+{
+    static const char *const plain[2][2] = {{"tlamp_fwd_high_d64__nvptx", "tlamp_fwd_high_d128__nvptx"},
+                                            {"tlamp_fwd_routed_d64__nvptx", "tlamp_fwd_routed_d128__nvptx"}};
+    const tlamp_problem *p = &plan->problem;
+    const int state16 = p->policy->state == TLAMP_STATE_F16;
+    const int32_t d = p->head_dim_qk > p->head_dim_v ? p->head_dim_qk : p->head_dim_v;
+    switch (kind_of(p, splits_of(plan))) {
+    case PLAIN: return plain[takes_codes(p)][d == 128];
+    case SHAPED: return shaped_launch(padded_channels(p))->name;
+    case SCORED: return scored_launch(padded_channels(p), state16)->name;
+    default: return general_launch(d, state16)->name;
+    }
+}
+
 /* Heads whose K and V take so much: most of the cache. */
 static void set_heads_apart(tl_device_call *c, int32_t mib)
 {
@@ -412,17 +460,6 @@ static tlamp_status launch_plain(tl_device_call *c, int int8, tlamp_error *err)
 /* Problems of kind SHAPED, and SCORED. */
 static tlamp_status launch_shaped(tl_device_call *c, int scored, int state16, tlamp_error *err)
 {
-    static tl_device_launch *const shaped[5][2] = {
-        {tl_nvptx_shaped_d64_f16, tl_nvptx_shaped_d64_bf16},   {tl_nvptx_shaped_d96_f16, tl_nvptx_shaped_d96_bf16},
-        {tl_nvptx_shaped_d128_f16, tl_nvptx_shaped_d128_bf16}, {tl_nvptx_shaped_d192_f16, tl_nvptx_shaped_d192_bf16},
-        {tl_nvptx_shaped_d256_f16, tl_nvptx_shaped_d256_bf16},
-    };
-    static tl_device_launch *const scores[4][2] = {
-        {tl_nvptx_scored_d64_f16, tl_nvptx_scored_d64_bf16},
-        {tl_nvptx_scored_d128_f16, tl_nvptx_scored_d128_bf16},
-        {tl_nvptx_scored_d256_f16, tl_nvptx_scored_d256_bf16},
-        {tl_nvptx_scored_state16_f16, tl_nvptx_scored_state16_bf16},
-    };
     if (c->all_row_tiles == 0) return TLAMP_OK;
     const int32_t arch = image_of(c->device), d = c->code_row;
     if (arch < 0) return launched(1, err);
@@ -439,29 +476,19 @@ static tlamp_status launch_shaped(tl_device_call *c, int scored, int state16, tl
     if (c->q_codes && c->q_seen) on_host |= tl_nvptx_survey(c);
     if (c->q_codes) on_host |= c->bf16 ? tl_nvptx_quantise_plain_bf16(c) : tl_nvptx_quantise_plain_f16(c);
     c->int8 = c->q_codes != NULL;
-    if (scored)
-        on_host |= scores[state16 ? 3 : d == 64 ? 0 : d == 128 ? 1 : 2][c->bf16](c);
-    else
-        on_host |= shaped[d == 64 ? 0 : d == 96 ? 1 : d == 128 ? 2 : d == 192 ? 3 : 4][c->bf16](c);
-    return launched(on_host, err);
+    const named_launch *kernel = scored ? scored_launch(c->code_row, state16) : shaped_launch(c->code_row);
+    return launched(on_host | kernel->launch[c->bf16](c), err);
 }
 
 static tlamp_status launch_general(const tl_device_call *c, int state16, tlamp_error *err)
 {
-    static tl_device_launch *const kernels[4][2] = {
-        {tl_nvptx_general_d64_f16, tl_nvptx_general_d64_bf16},
-        {tl_nvptx_general_d128_f16, tl_nvptx_general_d128_bf16},
-        {tl_nvptx_general_d256_f16, tl_nvptx_general_d256_bf16},
-        {tl_nvptx_state16_f16, tl_nvptx_state16_bf16},
-    };
     const int32_t d = c->d > c->dv ? c->d : c->dv;
     int on_host = 0;
     if (c->all_row_tiles == 0) return TLAMP_OK;
     if (c->int8 && c->q_seen) on_host |= tl_nvptx_survey(c);
     if (c->int8 && c->mean) on_host |= c->bf16 ? tl_nvptx_mean_bf16(c) : tl_nvptx_mean_f16(c);
     if (c->int8) on_host |= c->bf16 ? tl_nvptx_quantise_bf16(c) : tl_nvptx_quantise_f16(c);
-    on_host |= kernels[state16 ? 3 : d <= 64 ? 0 : d <= 128 ? 1 : 2][c->bf16](c);
-    return launched(on_host, err);
+    return launched(on_host | general_launch(d, state16)->launch[c->bf16](c), err);
 }
 
 /* Fills what follows from the lengths, and the table of sequences on the device where they differ. */
@@ -852,4 +879,4 @@ static tlamp_status execute(const tlamp_plan *plan, const tlamp_tensors *tensors
 }
 
 extern const tl_backend tl_nvptx_backend;
-const tl_backend tl_nvptx_backend = {"nvptx", supports, execute};
+const tl_backend tl_nvptx_backend = {"nvptx", supports, kernel_name, execute};

@@ -444,5 +444,7 @@ static int supports(const tlamp_plan *plan, size_t *bytes)
     return 1;
 }
 
+static const char *kernel_name(const tlamp_plan *plan) { return choose_kernel(&plan->problem)->kernel->name; }
+
 extern const tl_backend tl_portable_backend;
-const tl_backend tl_portable_backend = {"portable", supports, execute};
+const tl_backend tl_portable_backend = {"portable", supports, kernel_name, execute};

@@ -185,3 +185,5 @@ size_t tlamp_plan_device_workspace_size(const tlamp_plan *plan) { return plan ? 
 tlamp_pv tlamp_plan_pv(const tlamp_plan *plan) { return plan ? plan->pv : TLAMP_PV_AUTO; }
 
 const char *tlamp_plan_kernel_name(const tlamp_plan *plan) { return plan ? plan->kernel->name : ""; }
+
+const char *tlamp_plan_device_kernel_name(const tlamp_plan *plan) { return plan ? tl_device_kernel_name(plan) : ""; }

@@ -361,6 +361,9 @@ TLAMP_API size_t tlamp_plan_device_workspace_size(const tlamp_plan *plan);
 
 /* The name of the kernel that will run, e.g. "tlamp_fwd_dx__scalar". Lives as long as the library. */
 TLAMP_API const char *tlamp_plan_kernel_name(const tlamp_plan *plan);
+/* The same with exec.device >= 0, e.g. "tlamp_fwd_dx__portable": what runs where tensors are aligned to 16 bytes and no routing
+ * row has more than 64 groups; others may take a more general kernel. "": there is no device, or none of its kernels runs it. */
+TLAMP_API const char *tlamp_plan_device_kernel_name(const tlamp_plan *plan);
 
 /* The arithmetic of P V that this kernel uses: what the policy asks for, or what AUTO has become on this machine. Never AUTO,
  * except of a NULL plan. Put it into the policy to have tlamp_reference bound just that. On a device P is f16 under AUTO. */

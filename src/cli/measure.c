@@ -137,7 +137,8 @@ static int prepare_job(const measuring *x, job *j, fault *f)
         routing_apply(routes, &j->tensors);
     }
     if (tlamp_plan_create(&j->plan, &j->problem, NULL, &err)) return library_fault(x, j, &err, f);
-    j->result->kernel = tlamp_plan_kernel_name(j->plan);
+    j->result->kernel = x->options->device < 0 ? tlamp_plan_kernel_name(j->plan)
+                                               : tlamp_plan_device_kernel_name(j->plan);
     j->result->pv = tlamp_plan_pv(j->plan);
     j->workspace_bytes = tlamp_plan_workspace_size(j->plan, x->exec.num_threads);
     return DONE;

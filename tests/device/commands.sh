@@ -12,6 +12,8 @@ problem="hq6 hk2 q100 k130 d40 f16 causal window:90,0 data:normal"
 for policy in high int8 "band:0.5 smooth-k" "sptrans:0.5 state=fp16" "int8 pv=int8" "lamp:fmt=e4m3/e4m11"; do
     host=$("$tilelamp" run "$problem" --policy "$policy" --isa scalar --json)
     there=$("$tilelamp" run "$problem" --policy "$policy" --isa scalar --device "$device" --json)
+    [[ $host == *'"kernel": "tlamp_fwd_'*__scalar* && $there == *'"kernel": "tlamp_fwd_'*__portable* ]] ||
+        fail "$policy: the kernel is not the device's"
     for field in max_abs_error max_lse_error; do
         [[ $(grep -o "\"$field\": *[^,}]*" <<<"$host") == $(grep -o "\"$field\": *[^,}]*" <<<"$there") ]] ||
             fail "$policy: $field is not the host's"

@@ -455,6 +455,11 @@ static bool execute(trial *t, const tlamp_plan *plan, const run *r, trial_result
     return check_edges(t, r->poison, v);
 }
 
+static const char *kernel_of(const trial *t, const tlamp_plan *plan)
+{
+    return t->device < 0 ? tlamp_plan_kernel_name(plan) : tlamp_plan_device_kernel_name(plan);
+}
+
 static tlamp_plan *plan_of(trial *t, verdict *v)
 {
     tlamp_plan *plan = NULL;
@@ -475,7 +480,7 @@ bool trial_run(trial *t, int32_t threads, trial_result *to, verdict *v)
     guard_inputs(t);
     const run r = {threads, false, false, NULL, 0x5a, 0xff, t->device < 0 ? ON_HOST : HOST_MEMORY};
     (void)execute(t, plan, &r, to, v);
-    v->kernel = tlamp_plan_kernel_name(plan);
+    v->kernel = kernel_of(t, plan);
     tlamp_plan_destroy(plan);
     return v->passed;
 }
@@ -680,7 +685,7 @@ verdict trial_verify(trial *t)
     verdict v = {.passed = true};
     tlamp_plan *plan = plan_of(t, &v);
     if (!plan) return v;
-    v.kernel = tlamp_plan_kernel_name(plan);
+    v.kernel = kernel_of(t, plan);
     guard_inputs(t);
     const run first = {1, false, false, NULL, 0x5a, 0xff, t->device < 0 ? ON_HOST : HOST_MEMORY};
     if (execute(t, plan, &first, &t->result, &v)) (void)compare_with_reference(t, tlamp_plan_pv(plan), &v);

@@ -1343,13 +1343,16 @@ Test(machine, a_plan_names_its_kernel)
 {
     attention *a = make(TLAMP_POLICY_HIGH);
     tlamp_plan *plan = plan_of(a);
-    const char *name = tlamp_plan_kernel_name(plan);
+    const char *name = tlamp_plan_kernel_name(plan), *there = tlamp_plan_device_kernel_name(plan);
+    cr_assert(tlamp_num_devices() > 0 ? strcmp(there, name) != 0 : !*there, "%s", there);
     tlamp_plan_destroy(plan);
     tlamp_kernel_info kernels[64] = {{.struct_size = sizeof kernels[0]}};
     bool known = false;
     for (int32_t i = 0, n = tlamp_kernels(kernels, 64); i < n && i < 64; i++)
         known = known || (kernels[i].available && strcmp(kernels[i].name, name) == 0);
     cr_assert(known, "%s is no available kernel", name);
+    cr_assert_str_eq(tlamp_plan_kernel_name(NULL), "");
+    cr_assert_str_eq(tlamp_plan_device_kernel_name(NULL), "");
     free(a);
 }
 
