@@ -158,21 +158,38 @@ TL_SHARED float tl_query_amax(const tl_cpu *c, int32_t head, int64_t first, int6
     return top;
 }
 
-/* Quantiser of every row of the task. One scale per quant_block_q tokens of a head, counted in the sequence: a block may
- * begin before the task and end after it. row: scratch of head_dim_qk floats. */
+/* Rows of the task that share a quantiser with row r, from r on. One scale per quant_block_q tokens of a head, counted in the
+ * sequence: a block may begin before the task and end after it. */
+typedef struct {
+    int32_t head, rows;
+    int64_t first, last; /* tokens of the block */
+    int given;           /* the caller's */
+} tl_query_block;
+
+TL_INLINE tl_query_block tl_query_block_at(const tl_cpu *c, int32_t r)
+{
+    const int64_t block = c->call->policy->scales == TLAMP_SCALES_TOKEN ? 1 : c->call->policy->quant_block_q;
+    const int64_t token = tl_token_of(c, r), first = token / block * block;
+    const int64_t last = tl_min64(first + block, c->seq->lq) - 1;
+    const int64_t mine = tl_min64(last, c->task.token0 + c->task.tokens - 1) - token + 1;
+    return (tl_query_block){tl_head_of(c, r), (int32_t)mine, first, last, c->call->q.scale != NULL};
+}
+
+/* amax: the largest magnitude of the block's tokens; it does not matter where the scale is the caller's. */
+TL_INLINE tl_quant tl_query_block_quant(const tl_cpu *c, const tl_query_block *b, int32_t r, float amax)
+{
+    return b->given ? tl_given_quant(tl_query_scale(c, b->head, tl_token_of(c, r)))
+                    : tl_policy_quant(c->call->policy, amax);
+}
+
+/* Quantiser of every row of the task. row: scratch of head_dim_qk floats. */
 TL_SHARED void tl_query_quants(const tl_cpu *c, tl_quant *z, float *row)
 {
-    const tl_task *t = &c->task;
-    const int given = c->call->q.scale != NULL;
-    const int64_t block = c->call->policy->scales == TLAMP_SCALES_TOKEN ? 1 : c->call->policy->quant_block_q;
-    for (int32_t r = 0; r < tl_task_rows(t);) {
-        const int32_t head = tl_head_of(c, r);
-        const int64_t token = tl_token_of(c, r), first = token / block * block;
-        const int64_t last = tl_min64(first + block, c->seq->lq) - 1;
-        const int64_t mine = tl_min64(last, t->token0 + t->tokens - 1) - token + 1;
-        const tl_quant q = given ? tl_given_quant(tl_query_scale(c, head, token))
-                                 : tl_policy_quant(c->call->policy, tl_query_amax(c, head, first, last, row));
-        for (int64_t i = 0; i < mine; i++) z[r++] = q;
+    for (int32_t r = 0; r < tl_task_rows(&c->task);) {
+        const tl_query_block b = tl_query_block_at(c, r);
+        const float amax = b.given ? 0.f : tl_query_amax(c, b.head, b.first, b.last, row);
+        const tl_quant q = tl_query_block_quant(c, &b, r, amax);
+        for (int32_t i = 0; i < b.rows; i++) z[r++] = q;
     }
 }
 

@@ -52,27 +52,19 @@ static float tl_query_peak(const tl_operands *x, const tl_int8 *z, int32_t head,
     return top;
 }
 
-/* One scale per quant_block_q tokens of a head, counted in the sequence: a block may begin before the task and end after
- * it. */
 static void tl_int8_begin(const tl_operands *x, tl_int8 *z)
 {
     const tl_cpu *c = &x->cpu;
-    const tl_task *t = &c->task;
-    const int given = c->call->q.scale != NULL;
-    const int64_t block = c->call->policy->scales == TLAMP_SCALES_TOKEN ? 1 : c->call->policy->quant_block_q;
-    const int32_t rows = tl_task_rows(t);
+    const int32_t rows = tl_task_rows(&c->task);
     z->some_q_flagged = 0;
     z->coded = c->call->policy->hadamard ? z->rotated : x->q;
     if (z->coded != x->q) memcpy(z->coded, x->q, sizeof *x->q * (size_t)rows * (size_t)x->q_stride);
     for (int32_t r = 0; z->coded != x->q && r < rows; r++) tl_rotate(z->coded + (int64_t)r * x->q_stride, x->d);
     for (int32_t r = 0; r < rows;) {
-        const int32_t head = tl_head_of(c, r);
-        const int64_t token = tl_token_of(c, r), first = token / block * block;
-        const int64_t last = tl_min64(first + block, c->seq->lq) - 1;
-        const int64_t mine = tl_min64(last, t->token0 + t->tokens - 1) - token + 1;
-        const tl_quant quant = given ? tl_given_quant(tl_query_scale(c, head, token))
-                                     : tl_policy_quant(c->call->policy, tl_query_peak(x, z, head, first, last));
-        for (int64_t i = 0; i < mine; i++) tl_quantise_query(x, z, r++, quant);
+        const tl_query_block b = tl_query_block_at(c, r);
+        const float peak = b.given ? 0.f : tl_query_peak(x, z, b.head, b.first, b.last);
+        const tl_quant quant = tl_query_block_quant(c, &b, r, peak);
+        for (int32_t i = 0; i < b.rows; i++) tl_quantise_query(x, z, r++, quant);
     }
 }
 

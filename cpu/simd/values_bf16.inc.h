@@ -93,6 +93,7 @@ TL_INLINE void tl_value_tile(const int R, const int P, const tl_operands *x, con
 }
 
 typedef uint16_t tl_weight; /* P as the tiles read it */
+#define TL_OWN_PV_TILES
 enum {
     TL_PV_ROWS = TL_PAIR_ROWS,
     TL_PV_PANELS = TL_PAIR_PANELS,

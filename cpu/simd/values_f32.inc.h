@@ -94,13 +94,6 @@ TL_INLINE void tl_value_tile(const int R, const int P, const tl_operands *x, con
 }
 
 typedef float tl_weight; /* P as the tiles read it */
-enum {
-    TL_PV_ROWS = TL_TILE_ROWS,
-    TL_PV_PANELS = TL_TILE_PANELS,
-    TL_PV4_PANELS = TL_TILE4_PANELS,
-    TL_PV2_PANELS = TL_TILE2_PANELS,
-    TL_PV1_PANELS = TL_TILE1_PANELS
-};
 TL_INLINE const tl_weight *tl_weights_of(const float *row) { return row; }
 #include "simd/walk_values.inc.h"
 

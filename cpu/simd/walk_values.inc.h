@@ -1,7 +1,17 @@
 /* O += P V over register tiles, for a product that has defined its tile,
  *   void tl_value_tile(R, P, x, values, p, at, n, c, o)  R rows by P panels of channels from panel c on, both constants
  * the type tl_weight that it reads P as, tl_weights_of(row) to find it, and how large tiles are: TL_PV_ROWS rows and
- * TL_PV_PANELS panels, TL_PV4_PANELS for 4 rows, TL_PV2_PANELS for 2, TL_PV1_PANELS for 1. */
+ * TL_PV_PANELS panels, TL_PV4_PANELS for 4 rows, TL_PV2_PANELS for 2, TL_PV1_PANELS for 1. Without TL_OWN_PV_TILES they are as
+ * large as the instruction set's. */
+#ifndef TL_OWN_PV_TILES
+enum {
+    TL_PV_ROWS = TL_TILE_ROWS,
+    TL_PV_PANELS = TL_TILE_PANELS,
+    TL_PV4_PANELS = TL_TILE4_PANELS,
+    TL_PV2_PANELS = TL_TILE2_PANELS,
+    TL_PV1_PANELS = TL_TILE1_PANELS
+};
+#endif
 
 TL_INLINE void tl_value_tiles(const int R, const int P, const tl_operands *x, const tl_values *v, const tl_weight *p,
                               int64_t at, int32_t n, int32_t c, int32_t end, float *o)
