@@ -46,33 +46,39 @@ typedef struct {
     tlamp_dtype dtype;
     tlamp_pv pv;
     int causal, nan_seen, nan_hidden;
+    int codes; /* V is INT8 */
 } variant;
 
 static const variant variants[] = {
-    {"f32", TLAMP_F32, TLAMP_PV_F32, 0, 0, 0},
-    {"f16", TLAMP_F16, TLAMP_PV_F32, 0, 0, 0},
-    {"bf16", TLAMP_BF16, TLAMP_PV_F32, 0, 0, 0},
-    {"f16, causal", TLAMP_F16, TLAMP_PV_F32, 1, 0, 0},
-    {"f32, a key left out", TLAMP_F32, TLAMP_PV_F32, 0, 1, 0},
-    {"f16, a key left out", TLAMP_F16, TLAMP_PV_F32, 1, 1, 0},
-    {"bf16, a NaN hidden from all rows", TLAMP_BF16, TLAMP_PV_F32, 1, 0, 1},
-    {"bf16, P V in bf16", TLAMP_BF16, TLAMP_PV_BF16, 1, 1, 0},
-    {"f32, P V in bf16", TLAMP_F32, TLAMP_PV_BF16, 1, 1, 0},
-    {"f16, P V in bf16", TLAMP_F16, TLAMP_PV_BF16, 0, 0, 0},
+    {"f32", TLAMP_F32, TLAMP_PV_F32, 0, 0, 0, 0},
+    {"f16", TLAMP_F16, TLAMP_PV_F32, 0, 0, 0, 0},
+    {"bf16", TLAMP_BF16, TLAMP_PV_F32, 0, 0, 0, 0},
+    {"f16, causal", TLAMP_F16, TLAMP_PV_F32, 1, 0, 0, 0},
+    {"f32, a key left out", TLAMP_F32, TLAMP_PV_F32, 0, 1, 0, 0},
+    {"f16, a key left out", TLAMP_F16, TLAMP_PV_F32, 1, 1, 0, 0},
+    {"bf16, a NaN hidden from all rows", TLAMP_BF16, TLAMP_PV_F32, 1, 0, 1, 0},
+    {"bf16, P V in bf16", TLAMP_BF16, TLAMP_PV_BF16, 1, 1, 0, 0},
+    {"f32, P V in bf16", TLAMP_F32, TLAMP_PV_BF16, 1, 1, 0, 0},
+    {"f16, P V in bf16", TLAMP_F16, TLAMP_PV_BF16, 0, 0, 0, 0},
+    {"f16, V in INT8", TLAMP_F16, TLAMP_PV_F32, 1, 0, 0, 1},
+    {"f16, V in INT8, P V in bf16", TLAMP_F16, TLAMP_PV_BF16, 1, 0, 0, 1},
 };
 
 typedef struct {
     void *q, *k, *v;
     float *o, *lse;
     tlamp_counters counters;
+    const float *v_scale;
 } data;
 
-static size_t bytes_of(tlamp_dtype t) { return t == TLAMP_F32 ? 4 : 2; }
+static size_t bytes_of(tlamp_dtype t) { return t == TLAMP_F32 ? 4 : t == TLAMP_INT8 ? 1 : 2; }
 
 static void put(void *to, size_t i, float x, tlamp_dtype t)
 {
     if (t == TLAMP_F32)
         ((float *)to)[i] = x;
+    else if (t == TLAMP_INT8)
+        ((int8_t *)to)[i] = (int8_t)(x * 18.f);
     else
         ((uint16_t *)to)[i] = t == TLAMP_F16 ? tlamp_f32_to_f16(x) : tlamp_f32_to_bf16(x);
 }
@@ -92,8 +98,14 @@ static void run(data *r, const tlamp_plan *plan, const tl_kernel *kernel, int32_
 {
     tlamp_plan other;
     tl_plan_with_kernel(&other, plan, kernel);
-    const tlamp_tensors t = {
-        .struct_size = sizeof t, .q = r->q, .k = r->k, .v = r->v, .o = r->o, .lse = r->lse, .counters = &r->counters};
+    const tlamp_tensors t = {.struct_size = sizeof t,
+                             .q = r->q,
+                             .k = r->k,
+                             .v = r->v,
+                             .v_scale = r->v_scale,
+                             .o = r->o,
+                             .lse = r->lse,
+                             .counters = &r->counters};
     tlamp_exec exec;
     tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
     tlamp_exec_init(&exec, sizeof exec);
@@ -101,6 +113,9 @@ static void run(data *r, const tlamp_plan *plan, const tl_kernel *kernel, int32_
     r->counters = (tlamp_counters){.struct_size = sizeof r->counters};
     cr_assert_eq(tlamp_execute(&other, &t, &exec, NULL, 0, &err), TLAMP_OK, "%s: %s", err.field, err.text);
 }
+
+/* [key block][KV head] of V's codes: most make numbers that bf16 must round. */
+static const float scales[(LK + 63) / 64 * HEADS_K] = {0.1f, 0.3f, 1.f / 3, 0.25f, 0.7f, 1.f, 3.f, 0.011f, 5.f, 1.1f};
 
 static void compare(const variant *w, const char *few_name, const char *packed_name)
 {
@@ -121,6 +136,7 @@ static void compare(const variant *w, const char *few_name, const char *packed_n
     p.num_heads_k = HEADS_K;
     p.head_dim_qk = p.head_dim_v = D;
     p.q_dtype = p.k_dtype = p.v_dtype = w->dtype;
+    if (w->codes) p.v_dtype = TLAMP_INT8;
     p.o_dtype = TLAMP_F32;
     p.policy = &policy;
     p.mask = w->causal ? TLAMP_MASK_CAUSAL : TLAMP_MASK_NONE;
@@ -133,9 +149,13 @@ static void compare(const variant *w, const char *few_name, const char *packed_n
     cr_assert_eq(tlamp_plan_create(&plan, &p, NULL, &err), TLAMP_OK, "%s: %s", err.field, err.text);
     cr_assert(few->supports(&plan->problem), "%s does not run %s", few_name, w->what);
 
-    data a = {make((size_t)LQ * HEADS_Q, w->dtype, 1),     make((size_t)LK * HEADS_K, w->dtype, 2),
-              make((size_t)LK * HEADS_K, w->dtype, 3),     calloc((size_t)LQ * HEADS_Q * D, sizeof(float)),
-              calloc((size_t)LQ * HEADS_Q, sizeof(float)), {0}};
+    data a = {make((size_t)LQ * HEADS_Q, w->dtype, 1),
+              make((size_t)LK * HEADS_K, w->dtype, 2),
+              make((size_t)LK * HEADS_K, p.v_dtype, 3),
+              calloc((size_t)LQ * HEADS_Q * D, sizeof(float)),
+              calloc((size_t)LQ * HEADS_Q, sizeof(float)),
+              {0},
+              w->codes ? scales : NULL};
     data b = a;
     b.o = calloc((size_t)LQ * HEADS_Q * D, sizeof(float));
     b.lse = calloc((size_t)LQ * HEADS_Q, sizeof(float));
@@ -203,7 +223,7 @@ Test(few_rows, values_that_bf16_does_not_hold_stay_what_they_are)
         p.policy = &policy;
         (void)tlamp_set_strides(&p, TLAMP_TENSOR_BSHD, NULL);
         cr_assert_eq(tlamp_plan_create(&plan, &p, NULL, NULL), TLAMP_OK);
-        data a = {&q, &k, half ? (void *)v16 : (void *)v, o, NULL, {0}};
+        data a = {&q, &k, half ? (void *)v16 : (void *)v, o, NULL, {0}, NULL};
         run(&a, plan, kernel, 1);
         for (int i = half ? 2 : 0; i < 4; i++)
             cr_assert_eq(o[i], values[i], "%s: %a for V = %a", name, (double)o[i], (double)values[i]);
