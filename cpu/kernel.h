@@ -27,6 +27,7 @@ typedef struct {
     int32_t packs;                   /* the kernel packs keys before the tasks run */
     int32_t splits;                  /* most parts that a sequence's keys are split into */
     int32_t split_tiles;             /* key tiles of each; 0: as many as make `splits` parts of a sequence */
+    int32_t heads_first;             /* all heads meet one part before the next */
     const tlamp_policy *policy;
 } tl_shape;
 

@@ -69,9 +69,7 @@ static void attend_task(void *context, int64_t index, int32_t worker)
     execution *e = context;
     void *scratch = scratch_of(e, worker);
     if (!scratch) return;
-    const int32_t splits = e->call.shape.splits;
-    tl_task_work k = tl_task_at(&e->wave, index / splits);
-    tl_take_split(&k, &e->call.shape, (int32_t)(index % splits));
+    const tl_task_work k = tl_split_task_at(&e->wave, index);
     e->plan->kernel->attend(&e->call, k.seq, &k.prepared, &k.task, k.head, scratch, counters_of(e, worker));
 }
 

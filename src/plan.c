@@ -62,6 +62,7 @@ static tl_shape make_shape(const tlamp_problem *p, const tl_kernel *kernel)
     s.seen = (s.int8 || s.int8_values) && (p->has_bool_mask || p->has_bias);
     s.mean = (s.int8 || s.int8_values) && policy->smooth_k;
     s.packs = kernel->packed_bytes(&s, 1) > 0;
+    s.heads_first = !s.packs && p->k_stride.head < p->k_stride.seq; /* a key's rows of all heads lie on one page */
     return s;
 }
 

@@ -156,12 +156,24 @@ TL_INLINE tl_task_work tl_task_at(const tl_wave *w, int64_t index)
 
 TL_INLINE void tl_take_split(tl_task_work *k, const tl_shape *shape, int32_t split)
 {
-    if (shape->splits == 1) return;
     const int64_t tiles = tl_ceil_div(k->seq->lk, shape->tile_keys);
     const int64_t each = shape->split_tiles ? shape->split_tiles : tl_ceil_div(tiles, shape->splits);
     k->task.split = split;
     k->task.tile_begin = (int32_t)tl_min64(split * each, INT32_MAX);
     k->task.tile_past = (int32_t)tl_min64((split + 1) * each, INT32_MAX);
+}
+
+/* Number `index` of all splits of all tasks, sequence by sequence. */
+TL_INLINE tl_task_work tl_split_task_at(const tl_wave *w, int64_t index)
+{
+    const tl_shape *shape = &w->call->shape;
+    if (shape->splits == 1) return tl_task_at(w, index);
+    const tl_sequence *s = tl_owner(w, index / shape->splits, 1);
+    const int64_t tasks = tl_row_tasks(shape, s->lq) * shape->heads_k * tl_head_tasks(shape);
+    const int64_t i = index - s->task_begin * shape->splits;
+    tl_task_work k = tl_task_at(w, s->task_begin + (shape->heads_first ? i % tasks : i / shape->splits));
+    tl_take_split(&k, shape, (int32_t)(shape->heads_first ? i / tasks : i % shape->splits));
+    return k;
 }
 
 #endif

@@ -152,16 +152,24 @@ TL_INLINE void tl_prefetch(tl_ctx *x, tl_span span)
 }
 
 /* Behind the task's last span: where the next task is likely to begin. Where keys are split that is the last span of the
- * split behind this one, or of the next KV head's first. */
+ * split behind this one, or of the next KV head's first; heads first: of the next KV head's same split, or of the first
+ * one's next. */
 static void tl_expect_next_task(tl_ctx *x)
 {
     const tl_task *t = tl_task_of(x);
+    const tl_shape *shape = &x->in.cpu.call->shape;
     const int64_t tiles = tl_ceil_div(x->in.cpu.seq->lk, t->tile_keys), each = (int64_t)t->tile_past - t->tile_begin;
-    const int same = t->split + 1 < t->splits && t->tile_past < tiles;
-    const int64_t past = tl_min64(same ? t->tile_past + each : each, tiles);
-    x->in.ahead_head = x->in.cpu.kv_head + !same;
+    const int another = t->split + 1 < t->splits && t->tile_past < tiles; /* split behind this one */
+    const int last = x->in.cpu.kv_head + 1 == shape->heads_k;
+    int64_t past = another ? t->tile_past + each : each;
+    x->in.ahead_head = x->in.cpu.kv_head + !another;
+    if (shape->heads_first) {
+        past = last && another ? t->tile_past + each : t->tile_past;
+        x->in.ahead_head = last && another ? 0 : x->in.cpu.kv_head + 1;
+    }
+    past = tl_min64(past, tiles);
     x->in.ahead = x->in.cpu.seq->lk; /* nothing, unless */
-    if (past > 0 && x->in.ahead_head < x->in.cpu.call->shape.heads_k)
+    if (past > 0 && x->in.ahead_head < shape->heads_k)
         x->in.ahead = (past - 1) / TL_SPAN_MAX * TL_SPAN_MAX * t->tile_keys;
     x->in.ahead -= x->in.span;
 }
