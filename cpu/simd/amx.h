@@ -146,6 +146,24 @@ TL_INLINE __m512i tl_planes_join(__m512i a, __m512i b)
     return _mm512_permutex2var_epi16(a, odd, b);
 }
 
+/* Channels c .. c + 31 of a bf16 row, zeros from d on. */
+TL_INLINE __m512i tl_row_halves(const unsigned char *row, int32_t c, int32_t d)
+{
+    const uint16_t *h = (const uint16_t *)(const void *)row + c;
+    return d - c < TL_DEPTH ? _mm512_maskz_loadu_epi16((1u << (d - c)) - 1, h) : _mm512_loadu_si512(h);
+}
+
+/* 32 bf16 numbers: of each the larger of top and its magnitude, as bits; those of a NaN are above those of Inf. */
+TL_INLINE __m512i tl_halves_top(__m512i top, __m512i a)
+{
+    return _mm512_max_epu16(top, _mm512_and_si512(a, _mm512_set1_epi16(0x7fff)));
+}
+
+TL_INLINE int tl_halves_are_finite(__m512i top)
+{
+    return _mm512_cmpge_epu16_mask(top, _mm512_set1_epi16(0x7f80)) == 0;
+}
+
 /* The same in pairs: a's and b's first number, their second, ... */
 TL_INLINE __m512i tl_planes_zip(__m512i a, __m512i b) { return _mm512_or_si512(_mm512_srli_epi32(a, 16), b); }
 

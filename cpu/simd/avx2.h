@@ -137,6 +137,13 @@ TL_INLINE tl_v tl_v_round_bf16(tl_v a)
     return _mm256_blendv_ps(_mm256_castsi256_ps(rounded), a, _mm256_castsi256_ps(nan));
 }
 
+/* a's lanes, then b's. */
+TL_INLINE void tl_half_store_bf16(uint16_t *p, tl_v a, tl_v b)
+{
+    tl_half_store(p, tl_v_to_bf16(a));
+    tl_half_store(p + TL_LANES, tl_v_to_bf16(b));
+}
+
 /* Of each element the larger of top and |a|, as bits: those of a NaN are above those of Inf. */
 TL_INLINE tl_half tl_half_top(tl_half top, tl_half a)
 {

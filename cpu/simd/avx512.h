@@ -125,6 +125,20 @@ TL_INLINE tl_v tl_v_round_bf16(tl_v a)
     return _mm512_castsi512_ps(_mm512_mask_and_epi32(u, number, up, _mm512_set1_epi32((int32_t)0xffff0000u)));
 }
 
+/* a's lanes, then b's, as tl_v_to_bf16 has them. The instruction takes what is below 2^-126 for 0. */
+TL_INLINE void tl_half_store_bf16(uint16_t *p, tl_v a, tl_v b)
+{
+#ifdef __AVX512BF16__
+    enum { SUBNORMAL = 0x20 };
+    if (!(_mm512_fpclass_ps_mask(a, SUBNORMAL) | _mm512_fpclass_ps_mask(b, SUBNORMAL))) {
+        _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+        return;
+    }
+#endif
+    tl_half_store(p, tl_v_to_bf16(a));
+    tl_half_store(p + TL_LANES, tl_v_to_bf16(b));
+}
+
 /* Of each element the larger of top and |a|, as bits: those of a NaN are above those of Inf. */
 TL_INLINE tl_half tl_half_top(tl_half top, tl_half a)
 {

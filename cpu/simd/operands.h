@@ -12,7 +12,8 @@
  *   void tl_high_lay_out_keys(high, shape, keys, arena)   memory for so many keys, a multiple of TL_PANEL
  *   void tl_high_lay_out_task(high, shape, rows, arena)   memory of a worker: so many query rows, scratch
  *   void tl_high_pack(x, high, begin, end)                packs keys [begin, end), multiples of TL_PANEL
- *   void tl_high_begin(x, high)                           the form of the task's queries; x->q holds them as floats
+ *   void tl_high_begin(x, high)                           the form of the task's queries; x->q holds them as floats, unless
+ *                                                         TL_HIGH_TAKES_ROWS is defined as 1: then only for INT8 tiles
  *   void tl_high_scores(x, high, row, rows, at, n, s)     x->factor * q . k of rows [row, row + rows) and keys
  *                                                         [at, at + n), n a multiple of TL_PANEL, into s
  * tl_int8: the same names (suits: X3 or not), and
@@ -27,6 +28,8 @@
  *                                                         that it multiplies with; returns their sum, unrounded (under
  *                                                         TL_STATE_F16 logits and P are rounded by tl_v_hold)
  *   void tl_values_run(x, values, rows, p, at, n, o)      O += P V: columns [0, n) of P, whose keys begin at `at`
+ *   TL_VALUES_BEGIN                                       1: the run begins with O = 0 where x->fresh, and does not read it;
+ *                                                         may be left undefined: 0, then O is set to 0 before
  *   float tl_values_weight(p, j)                          the number that column j of a row of P stands for
  *
  * With TL_WOVEN (simd/woven.h), in place of tl_high_scores and tl_int8_scores:
@@ -97,10 +100,17 @@ typedef struct {
     int64_t span_keys;
     int64_t ahead;      /* from there to that of the span after it; past the last key where there is none */
     int32_t ahead_head; /* whose KV head that is: behind a task's last span, the next task's */
+    int32_t fresh;      /* O of the rows that tl_values_run is to add to is 0 */
     float *q;           /* [rows][q_stride] the task's queries */
     float *token;       /* [max(q_stride, o_stride)] scratch: a row as floats */
     tl_woven *woven;
 } tl_operands;
+
+/* The rows of 16 keys, or of their V, and what their codes are worth. */
+typedef struct {
+    const unsigned char *row[TL_PANEL];
+    float scale[TL_PANEL];
+} tl_panel_rows;
 
 TL_INLINE int32_t tl_least(int64_t a, int64_t b) { return (int32_t)(a < b ? a : b); }
 
@@ -161,6 +171,27 @@ TL_INLINE void tl_store_lanes(unsigned char *row, int64_t i, int64_t n, int32_t 
         tl_half_store(h, half);
     else
         tl_half_store_part(h, half, (int32_t)n);
+}
+
+TL_INLINE void tl_narrow_from(unsigned char *to, const float *x, int32_t n, tl_v factor, const int32_t dtype)
+{
+    int32_t i = 0;
+    for (; dtype == TL_BF16 && i + 2 * TL_LANES <= n; i += 2 * TL_LANES)
+        tl_half_store_bf16((uint16_t *)(void *)to + i, tl_v_mul(tl_v_load(x + i), factor),
+                           tl_v_mul(tl_v_load(x + i + TL_LANES), factor));
+    for (; i + TL_LANES <= n; i += TL_LANES)
+        tl_store_lanes(to, i, TL_LANES, dtype, tl_v_mul(tl_v_load(x + i), factor));
+    if (i < n) tl_store_lanes(to, i, n - i, dtype, tl_v_mul(tl_v_load(x + i), factor));
+}
+
+/* factor * x as a row of n elements. x is readable up to the next multiple of TL_LANES. */
+static void tl_narrow(unsigned char *to, const float *x, int32_t n, float factor, int32_t dtype)
+{
+    switch (dtype) {
+    case TL_F32: tl_narrow_from(to, x, n, tl_v_set(factor), TL_F32); break;
+    case TL_F16: tl_narrow_from(to, x, n, tl_v_set(factor), TL_F16); break;
+    default: tl_narrow_from(to, x, n, tl_v_set(factor), TL_BF16); break;
+    }
 }
 
 TL_INLINE void tl_widen_from(float *to, const unsigned char *row, int32_t n, float scale, const int32_t dtype)

@@ -23,6 +23,13 @@
 #ifndef TL_VALUES_UP_TO_1
 #define TL_VALUES_UP_TO_1 0
 #endif
+#ifndef TL_HIGH_TAKES_ROWS
+#define TL_HIGH_TAKES_ROWS 0
+#endif
+#ifndef TL_VALUES_BEGIN
+#define TL_VALUES_BEGIN 0
+#endif
+_Static_assert(TL_ROW_BLOCKS <= 32, "fresh");
 #define TL_LAZY (TL_STATE_F16 || TL_VALUES_UP_TO_1 ? 0.f : 8.f)
 
 typedef struct {
@@ -30,7 +37,8 @@ typedef struct {
     tl_high high;
     tl_int8 int8;
     tl_values values;
-    float *o;      /* [rows][in.o_stride] */
+    float *o;       /* [rows][in.o_stride] */
+    uint32_t fresh; /* bit rb: nothing was added to that row block's O yet; it is 0, whatever its memory holds */
     float *scores; /* [TL_ROWS][TL_SCORE_STRIDE] */
 #if TL_WOVEN
     const float *guess; /* [TL_ROWS] references of the next scores' rows, as they are now */
@@ -94,7 +102,7 @@ static void tl_lay_out(tl_ctx *x, const tl_shape *shape, tl_arena *a)
     in->dv = shape->head_dim_v;
     in->q_stride = (int32_t)tl_round_up(in->d, TL_PANEL);
     in->o_stride = (int32_t)tl_round_up(in->dv, TL_PANEL);
-    in->q = tl_take(a, rows * in->q_stride * 4);
+    in->q = tl_take(a, TL_HIGH_TAKES_ROWS && !shape->int8 ? 0 : rows * in->q_stride * 4);
     in->token = tl_take(a, tl_max64(in->q_stride, in->o_stride) * 4);
     x->o = tl_take(a, rows * in->o_stride * 4);
     x->scores = tl_take(a, (int64_t)TL_ROWS * TL_SCORE_STRIDE * 4);
@@ -136,12 +144,13 @@ TL_INLINE void tl_begin(tl_ctx *x, tl_acc *acc)
 {
     const tl_cpu *c = &x->in.cpu;
     const int32_t rows = tl_task_rows(&c->task);
-    for (int32_t r = 0; r < rows; r++)
+    const int int8 = tl_meets(&c->task, TL_INT8);
+    for (int32_t r = 0; r < rows && (int8 || !TL_HIGH_TAKES_ROWS); r++)
         tl_widen_query(x->in.q + (int64_t)r * x->in.q_stride, c, tl_head_of(c, r), tl_token_of(c, r));
     if (tl_meets(&c->task, TL_HIGH)) tl_high_begin(&x->in, &x->high);
-    if (tl_meets(&c->task, TL_INT8)) tl_int8_begin(&x->in, &x->int8);
+    if (int8) tl_int8_begin(&x->in, &x->int8);
     acc->o = x->o;
-    memset(x->o, 0, sizeof *x->o * (size_t)((int64_t)rows * x->in.o_stride));
+    x->fresh = UINT32_MAX;
 }
 
 /* Called for the first span, and then whenever one has arrived, for the next. */
@@ -340,6 +349,9 @@ static void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span span, 
     const int32_t first = rb * TL_ROWS, rows = tl_rows_here(x, rb);
     const int64_t key = (int64_t)span.first * x->in.cpu.task.tile_keys, at = key - x->in.first;
     float *o = acc->o + (int64_t)first * x->in.o_stride;
+    x->in.fresh = x->fresh >> rb & 1;
+    x->fresh &= ~(1u << rb);
+    if (x->in.fresh && !TL_VALUES_BEGIN) memset(o, 0, sizeof *o * (size_t)((int64_t)rows * x->in.o_stride));
     tl_values_run(&x->in, &x->values, rows, s->s, at, s->cols, o);
     for (int32_t j = 0; j < s->cols; j += TL_PANEL)
         for (int32_t i = 0, marks = x->values.nonfinite[(at + j) / TL_PANEL]; marks >> i; i++)
@@ -550,6 +562,7 @@ static void tl_exp(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, const floa
 
 TL_INLINE void tl_rescale(tl_ctx *x, tl_acc *acc, int32_t rb, const float lambda[TL_ROWS])
 {
+    if (x->fresh >> rb & 1) return;
     for (int32_t r = 0, n = tl_rows_here(x, rb); r < n; r++) {
         float *o = acc->o + (int64_t)(rb * TL_ROWS + r) * x->in.o_stride;
         for (int32_t i = 0; lambda[r] != 1.f && i < x->in.o_stride; i += TL_LANES)
@@ -569,9 +582,10 @@ static void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[TL_
         unsigned char *to = tl_out_row(&call->o, c->seq->batch, c->seq->q_start, token, head);
         const float *o = acc->o + (int64_t)row * x->in.o_stride;
         const int empty = l[r] == 0.f; /* no key was seen: O is 0, whatever V holds */
-        const tl_v inverse = tl_v_set(1.f / l[r]), zero = tl_v_set(0.f);
-        for (int32_t i = 0; i < x->in.dv; i += TL_LANES)
-            tl_store_lanes(to, i, x->in.dv - i, call->o.dtype, empty ? zero : tl_v_mul(tl_v_load(o + i), inverse));
+        if (empty || x->fresh >> rb & 1)
+            memset(to, 0, (size_t)(x->in.dv * tl_dtype_bytes(call->o.dtype)));
+        else
+            tl_narrow(to, o, x->in.dv, 1.f / l[r], call->o.dtype);
         if (!call->lse) continue;
         const tlamp_lse_strides *s = &call->lse_stride;
         call->lse[c->seq->batch * s->batch + head * s->head + (c->seq->q_start + token) * s->seq] =
@@ -583,7 +597,10 @@ static void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[TL_
 
 static void tl_store_partial(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[TL_ROWS], const float l[TL_ROWS])
 {
-    for (int32_t r = 0, n = tl_rows_here(x, rb); r < n; r++)
+    const int32_t n = tl_rows_here(x, rb);
+    if (x->fresh >> rb & 1)
+        memset(acc->o + (int64_t)rb * TL_ROWS * x->in.o_stride, 0, sizeof *acc->o * (size_t)n * (size_t)x->in.o_stride);
+    for (int32_t r = 0; r < n; r++)
         tl_keep_partial(&x->in.cpu, rb * TL_ROWS + r, acc->o + (int64_t)(rb * TL_ROWS + r) * x->in.o_stride, m[r],
                         l[r]);
 }
@@ -591,6 +608,7 @@ static void tl_store_partial(tl_ctx *x, const tl_acc *acc, int32_t rb, const flo
 static void tl_begin_merge(tl_ctx *x, tl_acc *acc)
 {
     acc->o = x->o;
+    x->fresh = 0;
     memset(x->o, 0, sizeof *x->o * (size_t)tl_task_rows(tl_task_of(x)) * (size_t)x->in.o_stride);
 }
 

@@ -65,22 +65,28 @@ TL_INLINE tl_v tl_row_planes(const unsigned char *row, int32_t c, int32_t d, flo
     return bad;
 }
 
-/* 16 keys, straight from the tensor. Bit j of the result: key j holds a NaN or Inf. */
-TL_INLINE int32_t tl_pack_high_from(const tl_operands *x, const tl_high *h, int64_t key, const int32_t dtype)
+TL_INLINE void tl_find_keys(const tl_operands *x, int64_t key, tl_panel_rows *k)
 {
     const tl_call *call = x->cpu.call;
     const tl_sequence *seq = x->cpu.seq;
+    for (int32_t j = 0; j < TL_PANEL; j++) {
+        const int64_t i = tl_min64(key + j, seq->lk - 1); /* what stands for keys that do not exist is never seen */
+        k->row[j] = tl_row(&call->k, seq->batch, seq->k_start, i, x->cpu.kv_head);
+        k->scale[j] = tl_key_scale(call, seq, x->cpu.kv_head, i);
+    }
+}
+
+/* Packs them at `to`. Bit j of the result: key j holds a NaN or Inf. */
+TL_INLINE int32_t tl_pack_high_from(const tl_panel_rows *k, uint16_t *to, int32_t d, const int32_t dtype)
+{
     const int32_t planes = tl_planes_of(dtype);
-    uint16_t *to = h->keys + (key - x->first) * (h->steps * planes * TL_DEPTH);
     int32_t flagged = 0;
-    for (int32_t c = 0; c < x->d; c += TL_DEPTH, to += planes * TL_TILE_HALVES) {
+    for (int32_t c = 0; c < d; c += TL_DEPTH, to += planes * TL_TILE_HALVES) {
         __m512i square[TL_PLANES][TL_PANEL];
         TL_UNROLL for (int32_t j = 0; j < TL_PANEL; j++)
         {
-            const int64_t k = tl_min64(key + j, seq->lk - 1); /* what stands for keys that do not exist is never seen */
-            const unsigned char *row = tl_row(&call->k, seq->batch, seq->k_start, k, x->cpu.kv_head);
             __m512i part[TL_PLANES];
-            const tl_v bad = tl_row_planes(row, c, x->d, tl_key_scale(call, seq, x->cpu.kv_head, k), dtype, part);
+            const tl_v bad = tl_row_planes(k->row[j], c, d, k->scale[j], dtype, part);
             flagged |= (int32_t)(_mm512_cmp_ps_mask(bad, bad, _CMP_UNORD_Q) != 0) << j;
             TL_UNROLL for (int32_t i = 0; i < planes; i++) square[i][j] = part[i];
         }
@@ -93,39 +99,101 @@ TL_INLINE int32_t tl_pack_high_from(const tl_operands *x, const tl_high *h, int6
     return flagged;
 }
 
+/* The same of bf16 keys, which are planes as they are. */
+static int32_t tl_pack_high_halves(const tl_panel_rows *k, uint16_t *to, int32_t d)
+{
+    __m512i top = _mm512_setzero_si512();
+    int32_t flagged = 0;
+    for (int32_t c = 0; c < d; c += TL_DEPTH, to += TL_TILE_HALVES) {
+        tl_v lanes[TL_LANES];
+        TL_UNROLL for (int32_t j = 0; j < TL_PANEL; j++)
+        {
+            const __m512i a = tl_row_halves(k->row[j], c, d);
+            top = tl_halves_top(top, a);
+            lanes[j] = _mm512_castsi512_ps(a);
+        }
+        tl_store_square((float *)(void *)to, 0, TL_PANEL, 0, lanes);
+    }
+    for (int32_t j = 0; j < TL_PANEL && !tl_halves_are_finite(top); j++) {
+        __m512i own = _mm512_setzero_si512();
+        for (int32_t c = 0; c < d; c += TL_DEPTH) own = tl_halves_top(own, tl_row_halves(k->row[j], c, d));
+        flagged |= !tl_halves_are_finite(own) << j;
+    }
+    return flagged;
+}
+
 static void tl_high_pack(const tl_operands *x, const tl_high *h, int64_t begin, int64_t end)
 {
     for (int64_t key = begin; key < end; key += TL_PANEL) {
-        int32_t flagged = 0;
-        switch (x->cpu.call->k.dtype) {
-        case TL_F32: flagged = tl_pack_high_from(x, h, key, TL_F32); break;
-        case TL_F16: flagged = tl_pack_high_from(x, h, key, TL_F16); break;
-        case TL_BF16: flagged = tl_pack_high_from(x, h, key, TL_BF16); break;
-        default: flagged = tl_pack_high_from(x, h, key, TL_I8); break;
-        }
         const int64_t at = key - x->first;
+        uint16_t *to = h->keys + at * (h->steps * h->k_planes * TL_DEPTH);
+        int32_t flagged = 0;
+        tl_panel_rows k;
+        tl_find_keys(x, key, &k);
+        switch (x->cpu.call->k.dtype) {
+        case TL_F32: flagged = tl_pack_high_from(&k, to, x->d, TL_F32); break;
+        case TL_F16: flagged = tl_pack_high_from(&k, to, x->d, TL_F16); break;
+        case TL_BF16: flagged = tl_pack_high_halves(&k, to, x->d); break;
+        default: flagged = tl_pack_high_from(&k, to, x->d, TL_I8); break;
+        }
         h->panels_flagged[at / TL_PANEL] = flagged != 0;
         for (int32_t j = 0; j < TL_PANEL; j++) h->flagged[at + j] = (unsigned char)(flagged >> j & 1);
     }
 }
 
-/* ---- queries */
+/* ---- queries: from the tensor */
+
+#define TL_HIGH_TAKES_ROWS 1
+
+/* Where row r of the task begins in h->q. */
+TL_INLINE uint16_t *tl_high_row(const tl_high *h, int32_t r)
+{
+    return h->q + (int64_t)(r / TL_PANEL) * h->steps * h->q_planes * TL_TILE_HALVES + r % TL_PANEL * TL_DEPTH;
+}
+
+/* Returns whether it holds a NaN or Inf. */
+TL_INLINE int tl_high_query(const tl_high *h, const unsigned char *row, int32_t d, float scale, const int32_t dtype,
+                            uint16_t *to)
+{
+    tl_v bad = tl_v_set(0.f);
+    for (int32_t c = 0; c < d; c += TL_DEPTH) {
+        __m512i planes[TL_PLANES];
+        bad = tl_v_add(bad, tl_row_planes(row, c, d, scale, dtype, planes));
+        for (int32_t i = 0; i < h->q_planes; i++, to += TL_TILE_HALVES) _mm512_store_si512(to, planes[i]);
+    }
+    return tl_is_nan(tl_v_sum(bad));
+}
+
+TL_INLINE int tl_high_query_halves(const unsigned char *row, int32_t d, uint16_t *to)
+{
+    __m512i top = _mm512_setzero_si512();
+    for (int32_t c = 0; c < d; c += TL_DEPTH, to += TL_TILE_HALVES) {
+        const __m512i a = tl_row_halves(row, c, d);
+        top = tl_halves_top(top, a);
+        _mm512_store_si512(to, a);
+    }
+    return !tl_halves_are_finite(top);
+}
 
 static void tl_high_begin(const tl_operands *x, tl_high *h)
 {
-    const unsigned char *rows = (const unsigned char *)x->q;
+    const tl_cpu *c = &x->cpu;
+    const tl_operand *q = &c->call->q;
     h->some_q_flagged = 0;
-    for (int32_t r = 0, n = tl_task_rows(&x->cpu.task); r < n; r++) {
-        uint16_t *to = h->q + (int64_t)(r / TL_PANEL) * h->steps * h->q_planes * TL_TILE_HALVES +
-                       r % TL_PANEL * TL_DEPTH;
-        tl_v bad = tl_v_set(0.f);
-        for (int32_t c = 0; c < x->d; c += TL_DEPTH) {
-            __m512i planes[TL_PLANES]; /* of a bf16 number, the others are 0 */
-            bad = tl_v_add(bad, tl_row_planes(rows + (int64_t)r * x->q_stride * 4, c, x->d, 1.f, TL_F32, planes));
-            for (int32_t i = 0; i < h->q_planes; i++, to += TL_TILE_HALVES) _mm512_store_si512(to, planes[i]);
+    for (int32_t r = 0, n = tl_task_rows(&c->task); r < n; r++) {
+        const int32_t head = tl_head_of(c, r);
+        const int64_t token = tl_token_of(c, r);
+        const unsigned char *row = tl_row(q, c->seq->batch, c->seq->q_start, token, head);
+        uint16_t *to = tl_high_row(h, r);
+        int flagged;
+        switch (q->dtype) {
+        case TL_F32: flagged = tl_high_query(h, row, x->d, 1.f, TL_F32, to); break;
+        case TL_F16: flagged = tl_high_query(h, row, x->d, 1.f, TL_F16, to); break;
+        case TL_BF16: flagged = tl_high_query_halves(row, x->d, to); break;
+        default: flagged = tl_high_query(h, row, x->d, tl_query_scale(c, head, token), TL_I8, to); break;
         }
-        h->q_flagged[r] = (unsigned char)tl_is_nan(tl_v_sum(bad));
-        h->some_q_flagged |= h->q_flagged[r];
+        h->q_flagged[r] = (unsigned char)flagged;
+        h->some_q_flagged |= flagged;
     }
 }
 
@@ -173,10 +241,12 @@ TL_INLINE int tl_high_flagged(const tl_high *h, int64_t at, int32_t n)
 static void tl_high_mend(const tl_operands *x, const tl_high *h, int32_t row, int32_t rows, int64_t at, int32_t n,
                          float *s)
 {
+    const tl_cpu *c = &x->cpu;
     const int64_t key = x->first + at;
-    for (int32_t r = 0; r < rows; r++)
-        for (int32_t j = 0; j < n && key + j < x->cpu.seq->lk; j++)
+    for (int32_t r = 0; r < rows; r++) {
+        tl_widen_query(x->token, c, tl_head_of(c, row + r), tl_token_of(c, row + r));
+        for (int32_t j = 0; j < n && key + j < c->seq->lk; j++)
             if (h->q_flagged[row + r] || h->flagged[at + j])
-                s[r * TL_SCORE_STRIDE + j] = tl_dot_flagged(&x->cpu, x->q + (int64_t)(row + r) * x->q_stride, key + j) *
-                                             x->factor;
+                s[r * TL_SCORE_STRIDE + j] = tl_dot_flagged(c, x->token, key + j) * x->factor;
+    }
 }

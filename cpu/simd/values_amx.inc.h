@@ -12,6 +12,8 @@ typedef struct {
     uint16_t *nonfinite;
 } tl_values;
 
+#define TL_VALUES_BEGIN 1
+
 /* Planes of P lie behind the scores of a row; a single one takes their place. */
 enum { TL_P_AT = TL_P_PLANES > 1 ? TL_SPAN_KEYS * 2 : 0 };
 
@@ -32,17 +34,41 @@ static void tl_values_lay_out_keys(tl_values *v, const tl_shape *shape, int64_t 
 
 /* ---- packing */
 
+/* 16 keys of bf16 numbers, which are planes as they are. Returns whether all are finite. */
+static int tl_pack_value_halves(const tl_operands *x, const tl_values *v, const tl_panel_rows *rows, uint16_t *to)
+{
+    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
+                  second = _mm512_add_epi64(first, _mm512_set1_epi64(4));
+    __m512i top = _mm512_setzero_si512();
+    for (int32_t i = 0; i < x->o_stride; i += 2 * TL_PANEL, to += 2 * v->plane) {
+        const int two = i + TL_PANEL < x->o_stride;
+        for (int32_t j = 0; j < TL_PANEL; j += 2) {
+            __m512i a = _mm512_setzero_si512(), b = a;
+            if (rows->row[j]) a = tl_row_halves(rows->row[j], i, x->dv);
+            if (rows->row[j + 1]) b = tl_row_halves(rows->row[j + 1], i, x->dv);
+            top = tl_halves_top(tl_halves_top(top, a), b);
+            /* pairs of channels 0 to 3 and 4 to 7 of every 8 */
+            const __m512i low = _mm512_unpacklo_epi16(a, b), high = _mm512_unpackhi_epi16(a, b);
+            _mm512_storeu_si512(to + j * TL_PANEL, _mm512_permutex2var_epi64(low, first, high));
+            if (two) _mm512_storeu_si512(to + v->plane + j * TL_PANEL, _mm512_permutex2var_epi64(low, second, high));
+        }
+    }
+    return tl_halves_are_finite(top);
+}
+
 /* 16 keys without those in `out`. Returns a bit for each one that holds a NaN or Inf. */
 TL_INLINE int32_t tl_pack_values_from(const tl_operands *x, const tl_values *v, int64_t key, int32_t out,
                                       const int32_t dtype)
 {
     const tl_v zero = tl_v_set(0.f);
     int32_t bad = 0;
-    for (int32_t i = 0; i < x->o_stride; i += TL_PANEL) {
-        uint16_t *to = v->v + i / TL_PANEL * v->planes * v->plane + (key - x->first) * TL_PANEL;
-        for (int32_t j = 0; j < TL_PANEL; j += 2, to += 2 * TL_PANEL) {
-            tl_v a = tl_load_value_lanes(x, key + j, i, out >> j & 1, dtype);
-            tl_v b = tl_load_value_lanes(x, key + j + 1, i, out >> (j + 1) & 1, dtype);
+    uint16_t *to = v->v + (key - x->first) * TL_PANEL;
+    tl_panel_rows rows;
+    tl_find_values(x, key, out, &rows);
+    if (dtype == TL_BF16 && tl_pack_value_halves(x, v, &rows, to)) return 0;
+    for (int32_t i = 0; i < x->o_stride; i += TL_PANEL, to += v->planes * v->plane) {
+        for (int32_t j = 0; j < TL_PANEL; j += 2) {
+            tl_v a = tl_load_value_lanes(x, &rows, j, i, dtype), b = tl_load_value_lanes(x, &rows, j + 1, i, dtype);
             if (TL_P_PLANES == 1 && dtype != TL_BF16) { /* rounded, perhaps to Inf */
                 a = tl_v_round_bf16(a);
                 b = tl_v_round_bf16(b);
@@ -52,7 +78,7 @@ TL_INLINE int32_t tl_pack_values_from(const tl_operands *x, const tl_values *v, 
             bad |= (int32_t)(_mm512_cmp_ps_mask(none_b, none_b, _CMP_UNORD_Q) != 0) << (j + 1);
             for (int32_t p = 0; p < (TL_P_PLANES > 1 ? tl_planes_of(dtype) : 1); p++) {
                 const __m512i high = tl_plane(&a);
-                _mm512_storeu_si512(to + p * v->plane, tl_planes_zip(high, tl_plane(&b)));
+                _mm512_storeu_si512(to + p * v->plane + j * TL_PANEL, tl_planes_zip(high, tl_plane(&b)));
             }
         }
     }
@@ -108,7 +134,10 @@ TL_INLINE void tl_value_block(const int two_rows, const int two_columns, const t
     const int64_t v_plane = values->plane * 2, v_next = values->planes * v_plane;
     const unsigned char *a = (const unsigned char *)p + TL_P_AT * 2;
     const unsigned char *b = (const unsigned char *)values->v + panel * v_next + at * TL_PANEL * 2;
-    tl_tiles_load(two_rows, two_columns, o, x->o_stride);
+    if (x->fresh)
+        tl_tiles_zero(two_rows, two_columns);
+    else
+        tl_tiles_load(two_rows, two_columns, o, x->o_stride);
     for (int32_t j = 0; j < n; j += TL_DEPTH) {
         TL_UNROLL for (int32_t i = 0; i < TL_P_PLANES; i++)
         {

@@ -25,12 +25,14 @@ TL_INLINE int32_t tl_pack_values_from(const tl_operands *x, const tl_values *v, 
 {
     const tl_v zero = tl_v_set(0.f);
     int32_t found = 0;
+    tl_panel_rows rows;
+    tl_find_values(x, key, out, &rows);
     for (int32_t j = 0; j < TL_PANEL; j += 2) {
         uint16_t *to = v->v + (key - x->first + j) * TL_PANEL;
         tl_v bad[2] = {zero, zero};
         for (int32_t i = 0; i < x->o_stride; i += TL_PANEL, to += v->stride) {
-            const tl_pairs y = tl_pairs_of(tl_load_value_lanes(x, key + j, i, out >> j & 1, dtype),
-                                           tl_load_value_lanes(x, key + j + 1, i, out >> (j + 1) & 1, dtype));
+            const tl_pairs y = tl_pairs_of(tl_load_value_lanes(x, &rows, j, i, dtype),
+                                           tl_load_value_lanes(x, &rows, j + 1, i, dtype));
             bad[0] = tl_v_fma(tl_pairs_low(y), zero, bad[0]); /* 0, or NaN for ever */
             bad[1] = tl_v_fma(tl_pairs_high(y), zero, bad[1]);
             tl_pairs_store(to, y);
