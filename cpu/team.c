@@ -1,14 +1,13 @@
 #include "team.h"
 
+#include <sched.h>
+
 #ifdef _OPENMP
 #include <omp.h>
-#include <stdatomic.h>
 
 /* Tasks are dealt out as one run of neighbours for each worker, who takes from the fullest run once its own is empty. So a
  * worker stays with what its tasks share (the keys of a head, which it has packed itself) while it can, and none waits
  * while there is work. Which worker runs a task changes no bit of its result. */
-enum { MOST_RUNS = 64 };
-
 typedef struct {
     _Alignas(64) _Atomic int64_t next; /* passes end where the run is empty */
     int64_t end;
@@ -30,8 +29,8 @@ static int fullest(task_run *runs, int n)
 
 static void run_team(int team, int64_t count, tlamp_task task, void *context)
 {
-    task_run runs[MOST_RUNS];
-    const int n = team < MOST_RUNS ? team : MOST_RUNS;
+    task_run runs[TL_MOST_RUNS];
+    const int n = team < TL_MOST_RUNS ? team : TL_MOST_RUNS;
     for (int i = 0; i < n; i++) {
         const int64_t each = count / n, more = count % n; /* the first `more` runs have one task more */
         atomic_init(&runs[i].next, i * each + (i < more ? i : more));
@@ -74,4 +73,11 @@ void tl_team_run(const tlamp_exec *exec, int32_t workers, int64_t count, tlamp_t
 #endif
     (void)workers;
     for (int64_t i = 0; i < count; i++) task(context, i, 0);
+}
+
+void tl_team_wait(const _Atomic int64_t *count, int64_t least)
+{
+    enum { PATIENCE = 1000 }; /* whoever is waited for may need the processor */
+    for (int turns = 0; atomic_load_explicit(count, memory_order_acquire) < least;)
+        if (++turns > PATIENCE) (void)sched_yield();
 }

@@ -20,6 +20,7 @@ typedef struct {
     int32_t workers;
     tl_workspace memory;
     tl_wave wave;
+    int64_t run_heads; /* KV heads that each worker does one after another; 0: phase by phase */
     _Atomic int bad_worker;
 } execution;
 
@@ -55,12 +56,27 @@ static void mean_task(void *context, int64_t index, int32_t worker)
     tl_mean_work(&e->wave, index);
 }
 
+/* A KV head's number in the wave. */
+static int64_t head_number(const execution *e, const tl_sequence *s, int32_t kv_head)
+{
+    return (s - e->wave.sequences) * e->call.shape.heads_k + kv_head;
+}
+
+/* Heads of one run take turns in one area of memory, which stays in the cache of whoever runs them. */
+static void take_area(const execution *e, const tl_sequence *s, int32_t kv_head, tl_prepared *prepared)
+{
+    if (!e->run_heads) return;
+    const int64_t run = head_number(e, s, kv_head) / e->run_heads;
+    *prepared = tl_prepared_at(&e->call.shape, s, e->memory.prepared + s->prepared_bytes * (size_t)run);
+}
+
 static void pack_task(void *context, int64_t index, int32_t worker)
 {
     execution *e = context;
     void *scratch = scratch_of(e, worker);
     if (!scratch) return;
-    const tl_unit_work u = tl_unit_at(&e->wave, index);
+    tl_unit_work u = tl_unit_at(&e->wave, index);
+    take_area(e, u.seq, u.kv_head, &u.prepared);
     e->plan->kernel->pack(&e->call, u.seq, &u.prepared, u.kv_head, u.unit, scratch, counters_of(e, worker));
 }
 
@@ -69,7 +85,8 @@ static void attend_task(void *context, int64_t index, int32_t worker)
     execution *e = context;
     void *scratch = scratch_of(e, worker);
     if (!scratch) return;
-    const tl_task_work k = tl_split_task_at(&e->wave, index);
+    tl_task_work k = tl_split_task_at(&e->wave, index);
+    take_area(e, k.seq, k.head / e->call.shape.group_heads, &k.prepared);
     e->plan->kernel->attend(&e->call, k.seq, &k.prepared, &k.task, k.head, scratch, counters_of(e, worker));
 }
 
@@ -80,6 +97,25 @@ static void merge_task(void *context, int64_t index, int32_t worker)
     if (!scratch) return;
     const tl_task_work k = tl_task_at(&e->wave, index);
     e->plan->kernel->merge(&e->call, k.seq, &k.prepared, &k.task, k.head, scratch, counters_of(e, worker));
+}
+
+/* A head's units, then its tasks, for every head of the wave; all have as many. A task of a run waits for those before it at
+ * most, and seldom: for what another worker, idle otherwise, has taken over. */
+static void head_task(void *context, int64_t index, int32_t worker)
+{
+    execution *e = context;
+    const tl_wave *w = &e->wave;
+    const int64_t heads = w->count * e->call.shape.heads_k, units = w->units / heads, tasks = w->tasks / heads;
+    const int64_t head = index / (units + tasks), i = index % (units + tasks);
+    _Atomic int64_t *done = e->memory.done + head;
+    if (i >= units) {
+        tl_team_wait(done, units);
+        attend_task(e, head * tasks + i - units, worker);
+    } else {
+        if (head % e->run_heads) tl_team_wait(done - 1, units + tasks); /* the area is free again */
+        pack_task(e, head * units + i, worker);
+    }
+    (void)atomic_fetch_add_explicit(done, 1, memory_order_release);
 }
 
 /* ------------------------------------------------------------------------------------------------ run */
@@ -101,10 +137,30 @@ static int run_phase(execution *e, int64_t count, tlamp_task task)
     return !atomic_load(&e->bad_worker);
 }
 
+/* Worth it where keys are packed for several tasks, and workers have as many heads each: then nobody waits for all others
+ * between the phases, and packed keys need not leave the cache. A caller's parallel_for sees each phase: it may run tasks in
+ * any order. */
+static int64_t run_heads(const execution *e)
+{
+    const tl_shape *shape = &e->call.shape;
+    const tl_wave *w = &e->wave;
+    const int64_t heads = w->count * shape->heads_k, team = team_of(e);
+    const int packs = shape->packs && !shape->seen && !shape->mean && shape->splits == 1;
+    if (!packs || e->exec.parallel_for || team > TL_MOST_RUNS || heads % team) return 0;
+    for (int64_t b = 1; b < w->count; b++)
+        if (w->sequences[b].lq != w->sequences[0].lq || w->sequences[b].lk != w->sequences[0].lk) return 0;
+    return heads / team;
+}
+
 static int run_wave(execution *e)
 {
     const tl_shape *shape = &e->call.shape;
     const tl_wave *w = &e->wave;
+    e->run_heads = run_heads(e);
+    if (e->run_heads) {
+        for (int64_t i = 0; i < w->count * shape->heads_k; i++) atomic_init(&e->memory.done[i], 0);
+        return run_phase(e, w->units + w->tasks, head_task);
+    }
     if ((shape->seen || shape->mean) && !run_phase(e, w->units, survey_task)) return 0;
     if (shape->mean && !run_phase(e, w->count * shape->heads_k, mean_task)) return 0;
     if (shape->packs && !run_phase(e, w->units, pack_task)) return 0;

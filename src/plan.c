@@ -81,6 +81,7 @@ tl_workspace tl_lay_out_workspace(const tlamp_plan *plan, int32_t workers, tl_ar
     w.counters = tl_take_array(arena, workers, TL_COUNTERS_STRIDE);
     w.prepared = tl_take_array(arena, 1, plan->prepared_bytes);
     w.scratch = tl_take_array(arena, workers, plan->scratch_bytes);
+    w.done = tl_take_array(arena, plan->shape.packs ? plan->problem.batch * plan->shape.heads_k : 0, sizeof *w.done);
     w.partials = (tl_partials){NULL, NULL, NULL};
     if (plan->shape.splits > 1) {
         const tlamp_problem *p = &plan->problem;

@@ -36,6 +36,7 @@ typedef struct {
     tl_worker_counters *counters; /* [workers], 64 bytes apart */
     unsigned char *prepared;
     unsigned char *scratch; /* [workers] */
+    _Atomic int64_t *done;  /* [batch][heads_k] where keys are packed: a KV head's units and tasks that are done */
     tl_partials partials;
 } tl_workspace;
 tl_workspace tl_lay_out_workspace(const tlamp_plan *plan, int32_t workers, tl_arena *arena);

@@ -38,12 +38,18 @@ TL_SHARED tl_prepared tl_lay_out_prepared(const tl_shape *shape, int64_t lk, tl_
     return p;
 }
 
-TL_INLINE tl_prepared tl_prepared_of(const tl_shape *shape, const tl_sequence *s, int32_t kv_head)
+/* In an area of s->prepared_bytes. */
+TL_INLINE tl_prepared tl_prepared_at(const tl_shape *shape, const tl_sequence *s, unsigned char *area)
 {
-    tl_arena a = {s->prepared + s->prepared_bytes * (size_t)kv_head, 0};
+    tl_arena a = {area, 0};
     tl_prepared p = tl_lay_out_prepared(shape, s->lk, &a);
     p.packed = a.base + a.used;
     return p;
+}
+
+TL_INLINE tl_prepared tl_prepared_of(const tl_shape *shape, const tl_sequence *s, int32_t kv_head)
+{
+    return tl_prepared_at(shape, s, s->prepared + s->prepared_bytes * (size_t)kv_head);
 }
 
 /* ---- numbering */

@@ -1082,6 +1082,53 @@ Test(threads, a_parallel_for_of_the_callers)
     free(want);
 }
 
+/* Keys that several tasks meet are packed by one team phase after another, or, where each of its workers has as many heads,
+ * head by head in memory that heads share. */
+static void check_long_heads(tlamp_policy_kind kind)
+{
+    enum { BATCH = 2, HEADS = 6, TOKENS = 300, DIM = 32, SIZE = BATCH * HEADS * TOKENS * DIM, TIMES = 8 };
+    float *x[5];
+    for (int i = 0; i < 5; i++) {
+        x[i] = new_zeros(SIZE, sizeof *x[i]);
+        fill(x[i], SIZE, (unsigned)i);
+    }
+    tlamp_policy policy;
+    tlamp_problem p;
+    tlamp_exec e;
+    tlamp_policy_init(&policy, sizeof policy);
+    tlamp_problem_init(&p, sizeof p);
+    tlamp_exec_init(&e, sizeof e);
+    policy.kind = kind;
+    p.policy = &policy;
+    p.batch = BATCH;
+    p.max_seqlen_q = p.max_seqlen_k = TOKENS;
+    p.num_heads_q = p.num_heads_k = HEADS;
+    p.head_dim_qk = p.head_dim_v = DIM;
+    cr_assert(tlamp_set_strides(&p, TLAMP_TENSOR_BSHD, NULL) == TLAMP_OK);
+    tlamp_tensors t = {.struct_size = sizeof t, .q = x[0], .k = x[1], .v = x[2], .o = x[3]};
+    pool workers = {.workers = CALLERS};
+    e.num_threads = CALLERS;
+    e.parallel_for = pool_run;
+    e.parallel_context = &workers;
+    cr_assert(tlamp_attention(&p, &t, &e, NULL) == TLAMP_OK);
+    tlamp_exec_init(&e, sizeof e);
+    t.o = x[4];
+    static const int32_t threads[] = {1, 2, 3, 4, 5, 6, 12, 13};
+    for (int i = 0; i < 8 * TIMES; i++) {
+        e.num_threads = threads[i % 8];
+        memset(x[4], 0xff, SIZE * sizeof *x[4]);
+        cr_assert(tlamp_attention(&p, &t, &e, NULL) == TLAMP_OK);
+        cr_assert(memcmp(x[3], x[4], SIZE * sizeof *x[4]) == 0, "%d threads", (int)e.num_threads);
+    }
+    for (int i = 0; i < 5; i++) free(x[i]);
+}
+
+Test(threads, long_heads)
+{
+    check_long_heads(TLAMP_POLICY_HIGH);
+    check_long_heads(TLAMP_POLICY_INT8);
+}
+
 Test(threads, inside_a_parallel_region)
 {
     attention *want = make(TLAMP_POLICY_INT8), *a[CALLERS];
