@@ -3,8 +3,10 @@
 #include "backend.h"
 
 #include <omp.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <threads.h>
 
 #include "core/exp2.h"
 #include "core/mask.h"
@@ -34,7 +36,7 @@ static tlamp_status check_policy(const tlamp_policy *policy, tlamp_error *err)
 }
 
 /* Who runs a problem: see docs/gpu.md. */
-typedef enum { PLAIN, SHAPED, SCORED, GENERAL } kernel_kind;
+typedef enum { PLAIN, SHAPED, SCORED, GENERAL, DECODE } kernel_kind;
 
 /* Keys of a tile in the kernel for so many channels; of those that share a scale in others than general ones. */
 static int32_t tile_keys(const tlamp_problem *p, kernel_kind kind)
@@ -103,6 +105,51 @@ static int32_t padded_channels(const tlamp_problem *p)
     return d <= 192 && p->head_dim_v <= 128 && few ? 192 : 256;
 }
 
+/* ---- decoding: few queries, whose blocks are few, so that keys are parted */
+
+/* Most queries of a sequence; blocks of eight warps that keep all processors reading; and keys of a part, so that no long
+ * sequence is left to few blocks when short ones are done. */
+enum { DECODE_TOKENS = 16, DECODE_BLOCKS = 128, DECODE_KEYS = 4096 };
+
+static int32_t group_heads(const tlamp_problem *p) { return p->num_heads_k ? p->num_heads_q / p->num_heads_k : 1; }
+
+/* Blocks that a KV head's rows in a sequence of so many tokens make. */
+static int32_t row_blocks(const tlamp_problem *p, int64_t tokens)
+{
+    return (int32_t)tl_ceil_div(tokens * group_heads(p), TL_DECODE_ROWS);
+}
+
+/* Sets of rows that a block has, over the whole plan. */
+static int64_t row_sets(const tlamp_problem *p) { return p->batch * p->num_heads_k * row_blocks(p, p->max_seqlen_q); }
+
+/* How many parts a sequence of so many keys has at most. It knows the plan's numbers and the sequence's own length, nothing of its
+ * neighbours' lengths or of the machine. Automatic: as many as make DECODE_BLOCKS blocks of the plan, or parts of DECODE_KEYS keys
+ * if those are more. */
+static int64_t most_parts(const tlamp_problem *p, int64_t keys)
+{
+    int64_t parts = p->num_splits;
+    if (p->num_splits == TLAMP_SPLITS_AUTO)
+        parts = row_sets(p) > TL_DECODE_JOINS
+                    ? 1
+                    : tl_max64(DECODE_BLOCKS / tl_max64(row_sets(p), 1), tl_ceil_div(keys, DECODE_KEYS));
+    return tl_clamp64(parts, 1, TL_DECODE_PARTS);
+}
+
+/* Keys of each part but the last: whole TL_DECODE_UNITs. */
+static int32_t part_keys(const tlamp_problem *p, int64_t keys)
+{
+    return (int32_t)tl_ceil_div(tl_max64(tl_ceil_div(keys, TL_DECODE_UNIT), 1), most_parts(p, keys)) * TL_DECODE_UNIT;
+}
+
+static int is_decoding(const tlamp_problem *p)
+{
+    const int rows = p->max_seqlen_q <= DECODE_TOKENS && p->max_seqlen_q * group_heads(p) < 1 << 15;
+    const int channels = p->head_dim_v == p->head_dim_qk && (p->head_dim_qk == 64 || p->head_dim_qk == 128);
+    const int bare = !has_scores(p) && !p->has_sinks && p->window_left < 0 && p->window_right < 0;
+    return p->policy->kind == TLAMP_POLICY_HIGH && rows && channels && bare && p->o_dtype == p->q_dtype &&
+           p->num_splits <= TL_DECODE_PARTS && (row_sets(p) <= TL_DECODE_JOINS || p->num_splits <= 1);
+}
+
 /* With tensors that are aligned. */
 static kernel_kind kind_of(const tlamp_problem *p, int32_t splits)
 {
@@ -116,6 +163,7 @@ static kernel_kind kind_of(const tlamp_problem *p, int32_t splits)
     const int scale = p->softmax_scale > 0x1p-60f && p->softmax_scale < 0x1p60f &&
                       (!(p->softcap > 0.f) || (cap_scale > 0x1p-15f && cap_scale < 0x1p15f && p->softcap < 0x1p15f));
     const int state16 = y->state == TLAMP_STATE_F16;
+    if (is_decoding(p)) return DECODE;
     if (splits > 1 || !scale || (y->kind != TLAMP_POLICY_HIGH && !blocks) || p->o_dtype != p->q_dtype ||
         p->head_dim_qk % 8 || p->head_dim_v % 8 || (state16 && padded_channels(p) > 128))
         return GENERAL;
@@ -164,14 +212,14 @@ static tl_device_sequence make_sequence(const tlamp_problem *p, const tlamp_tens
 /* What comes before the sequence in tensors and tables. */
 typedef struct {
     int64_t words;
-    int32_t row_tiles, q_blocks, k_blocks;
+    int32_t row_tiles, q_blocks, k_blocks; /* row_tiles: decoding, row blocks of all parts */
 } passed;
 
 static void pass(passed *so_far, const tl_device_call *c, const tlamp_problem *p, const tlamp_tensors *t,
                  const tl_device_sequence *s)
 {
     so_far->words += p->varlen ? tl_ceil_div(s->lq, p->policy->block_m) * t->words_stride_row : t->words_stride_batch;
-    so_far->row_tiles += (int32_t)tl_ceil_div(s->lq, c->tile_rows);
+    so_far->row_tiles += s->parts ? s->row_blocks * s->parts : (int32_t)tl_ceil_div(s->lq, c->tile_rows);
     so_far->q_blocks += (int32_t)tl_ceil_div(s->lq, TL_DEVICE_ROWS);
     so_far->k_blocks += (int32_t)tl_ceil_div(s->lk, TL_DEVICE_KEYS);
 }
@@ -185,6 +233,11 @@ static tl_device_sequence next_sequence(passed *so_far, const tl_device_call *c,
         s.lq = c->head_rows;
         s.reach = s.lk;
         s.floor = -s.lq;
+    }
+    if (kind == DECODE) {
+        s.row_blocks = row_blocks(p, s.lq);
+        s.part_keys = part_keys(p, s.lk);
+        s.parts = (int32_t)tl_max64(tl_ceil_div(s.lk, s.part_keys), 1);
     }
     s.words = so_far->words;
     s.row_tiles = so_far->row_tiles;
@@ -264,14 +317,29 @@ static void lay_out_blocks(tl_device_call *c, const tlamp_problem *p, tl_arena *
     c->k_seen = tl_take_array(a, k_blocks, TL_DEVICE_KEYS);
 }
 
+/* And for decoding ones. */
+static void lay_out_parts(tl_device_call *c, const tlamp_problem *p, tl_arena *a)
+{
+    const int64_t parts = most_parts(p, p->max_seqlen_k), rows = p->max_seqlen_q * group_heads(p);
+    c->part_rows = (int32_t)tl_min64(rows, TL_DECODE_ROWS);
+    c->sequences = tl_take_array(a, p->batch, sizeof *c->sequences);
+    if (parts == 1) return;
+    const int64_t slots = row_sets(p) * parts * c->part_rows;
+    c->part_o = tl_take_array(a, slots, sizeof(float) * (size_t)p->head_dim_v);
+    c->part_m = tl_take_array(a, slots, sizeof(float));
+    c->part_l = tl_take_array(a, slots, sizeof(float));
+}
+
 static size_t workspace_bytes(const tlamp_plan *plan)
 {
+    const tlamp_problem *p = &plan->problem;
     tl_device_call c = {.splits = splits_of(plan)};
-    tl_arena a = {NULL, 0};
-    tl_arena blocks = {NULL, 0};
-    lay_out(&c, &plan->problem, &a);
-    if (kind_of(&plan->problem, c.splits) != GENERAL) lay_out_blocks(&c, &plan->problem, &blocks);
-    return a.used > blocks.used ? a.used : blocks.used;
+    tl_arena general = {NULL, 0}, blocks = {NULL, 0}, parts = {NULL, 0};
+    lay_out(&c, p, &general); /* which any kind may become, if rows are not aligned */
+    if (kind_of(p, c.splits) != GENERAL) lay_out_blocks(&c, p, &blocks);
+    if (is_decoding(p)) lay_out_parts(&c, p, &parts);
+    const size_t more = general.used > blocks.used ? general.used : blocks.used;
+    return more > parts.used ? more : parts.used;
 }
 
 static int supports(const tlamp_plan *plan, size_t *bytes)
@@ -491,6 +559,51 @@ static tlamp_status launch_general(const tl_device_call *c, int state16, tlamp_e
     return launched(on_host | general_launch(d, state16)->launch[c->bf16](c), err);
 }
 
+/* Which of TL_DECODE_LAUNCHES launches at once this is: others wait for one to end. */
+static _Atomic uint32_t turns_taken; /* bits */
+
+static int32_t take_turn(void)
+{
+    for (;;) {
+        uint32_t taken = turns_taken;
+        for (int32_t turn = 0; turn < TL_DECODE_LAUNCHES; turn++)
+            if (!(taken >> turn & 1u) &&
+                atomic_compare_exchange_strong(&turns_taken, &taken, taken | UINT32_C(1) << turn))
+                return turn;
+        thrd_yield();
+    }
+}
+
+static void give_turn(int32_t turn) { atomic_fetch_and(&turns_taken, ~(UINT32_C(1) << turn)); }
+
+/* Few sets of rows make few blocks, one for each processor, of many warps; of more sets, each processor holds several blocks. On
+ * 8.x those fit better in any case. */
+static tlamp_status launch_decode(tl_device_call *c, const tlamp_problem *p, tlamp_error *err)
+{
+    static tl_device_launch *const kernels[2][2][2] = {
+        {{tl_nvptx_decode4_d64_f16, tl_nvptx_decode4_d64_bf16},
+         {tl_nvptx_decode4_d128_f16, tl_nvptx_decode4_d128_bf16}},
+        {{tl_nvptx_decode8_d64_f16, tl_nvptx_decode8_d64_bf16},
+         {tl_nvptx_decode8_d128_f16, tl_nvptx_decode8_d128_bf16}},
+    };
+    if (c->all_row_tiles == 0) return TLAMP_OK;
+    const int32_t arch = image_of(c->device);
+    if (arch < 0) return launched(1, err);
+    const int few = arch == TL_ARCH_90 && row_sets(p) <= DECODE_BLOCKS;
+    c->logit_scale = c->softmax_scale;
+    c->kv_heads = p->num_heads_k;
+    c->row_blocks = row_blocks(p, p->max_seqlen_q);
+    c->kv_heads_inverse = TL_INVERSE(c->kv_heads);
+    if (!c->sequences) {
+        c->units_inverse = TL_INVERSE(c->row_blocks * c->parts);
+        c->row_blocks_inverse = TL_INVERSE(c->row_blocks);
+    }
+    c->turn = take_turn();
+    const int on_host = kernels[few][c->d == 128][c->bf16](c);
+    give_turn(c->turn);
+    return launched(on_host, err);
+}
+
 /* Fills what follows from the lengths, and the table of sequences on the device where they differ. */
 static tlamp_status set_sequences(tl_device_call *c, const tlamp_problem *p, const tlamp_tensors *t, kernel_kind kind,
                                   tlamp_error *err)
@@ -509,6 +622,8 @@ static tlamp_status set_sequences(tl_device_call *c, const tlamp_problem *p, con
         c->floor = s.floor;
         c->diagonal = s.diagonal;
         c->group_inverse = s.group_inverse;
+        c->parts = s.parts;
+        c->part_keys = s.part_keys;
     }
     const int32_t times = alike ? (int32_t)p->batch : 1;
     c->all_row_tiles = all.row_tiles * times;
@@ -526,7 +641,7 @@ static tlamp_status set_sequences(tl_device_call *c, const tlamp_problem *p, con
  * that K and V are read once for all of them. Where keys are not split, only if no scale is shared by rows. */
 static int are_heads_rows(const tlamp_problem *p, int32_t splits)
 {
-    const int32_t group = p->num_heads_k ? p->num_heads_q / p->num_heads_k : 1;
+    const int32_t group = group_heads(p);
     const int same_scores = !p->has_bool_mask && !p->has_bias && !p->has_alibi && !p->has_sinks;
     return !p->varlen && p->max_seqlen_q == 1 && group > 1 && group <= TL_DEVICE_ROWS && p->window_left < 0 &&
            same_scores && (splits > 1 || !takes_codes(p));
@@ -568,10 +683,9 @@ static tlamp_status count_nonfinite(const tl_device_call *c, int64_t *tokens, tl
     return s;
 }
 
-/* On device memory; work: the device's workspace. */
-static tlamp_status run(tl_device_call *c, const tlamp_problem *p, const tlamp_tensors *t, void *work, tlamp_error *err)
+/* Are all rows aligned? For a call of kind GENERAL, which of q, k and v are not goes into the call. */
+static int are_aligned(tl_device_call *c, const tlamp_problem *p)
 {
-    if (are_heads_rows(p, c->splits)) make_heads_rows(c);
     const int64_t batches = p->varlen ? 1 : p->batch, lk = p->varlen ? p->total_k : p->max_seqlen_k;
     const int64_t lq = p->varlen ? p->total_q : c->rows_each;
     const tlamp_strides q = {c->q_batch, c->q_seq, c->q_head, 1}, k = {c->k_batch, c->k_seq, c->k_head, 1},
@@ -579,22 +693,45 @@ static tlamp_status run(tl_device_call *c, const tlamp_problem *p, const tlamp_t
     c->unaligned = !is_aligned(c->q, &q, batches, lq, c->heads_q) |
                    !is_aligned(c->k, &k, batches, lk, p->num_heads_k) << 1 |
                    !is_aligned(c->v, &v, batches, lk, p->num_heads_k) << 2;
+    return !c->unaligned && is_aligned(c->o, &o, batches, lq, c->heads_q);
+}
+
+/* On device memory; work: the device's workspace. */
+static tlamp_status run(tl_device_call *c, const tlamp_problem *p, const tlamp_tensors *t, void *work, tlamp_error *err)
+{
     kernel_kind kind = kind_of(p, c->splits);
-    if (c->unaligned || !is_aligned(c->o, &o, batches, lq, c->heads_q)) kind = GENERAL;
+    if (kind != DECODE || !are_aligned(c, p)) {
+        if (are_heads_rows(p, c->splits)) make_heads_rows(c);
+        if (!are_aligned(c, p)) kind = GENERAL;
+    }
     for (int64_t b = 0; b < p->batch && takes_words(p); b++)
         if (words_in_row(p, t, b) > 1) kind = GENERAL;
     tl_arena a = {work, 0};
-    if (kind != GENERAL)
+    if (kind == DECODE)
+        lay_out_parts(c, p, &a);
+    else if (kind != GENERAL)
         lay_out_blocks(c, p, &a);
     else
         lay_out(c, p, &a);
     tlamp_status s = set_sequences(c, p, t, kind, err);
     if (s) return s;
     const int state16 = p->policy->state == TLAMP_STATE_F16;
-    s = kind == PLAIN     ? launch_plain(c, takes_codes(p), err)
-        : kind == GENERAL ? launch_general(c, state16, err)
-                          : launch_shaped(c, kind == SCORED, state16, err);
+    switch (kind) {
+    case DECODE: s = launch_decode(c, p, err); break;
+    case PLAIN: s = launch_plain(c, takes_codes(p), err); break;
+    case GENERAL: s = launch_general(c, state16, err); break;
+    default: s = launch_shaped(c, kind == SCORED, state16, err); break;
+    }
     return s || !t->counters || !takes_codes(p) ? s : count_nonfinite(c, &t->counters->nonfinite_tokens, err);
+}
+
+/* Is there anything that the workspace would hold? */
+static int needs_workspace(const tlamp_plan *plan, const tlamp_tensors *t)
+{
+    const tlamp_problem *p = &plan->problem;
+    const kernel_kind kind = kind_of(p, splits_of(plan));
+    if (takes_codes(p) || splits_of(plan) > 1 || !are_alike(p, t)) return 1;
+    return kind == DECODE ? most_parts(p, p->max_seqlen_k) > 1 : kind == GENERAL;
 }
 
 /* Device memory of so many bytes: the caller's where there is some. */
@@ -605,8 +742,7 @@ static tlamp_status run_device_memory(const tlamp_plan *plan, const tlamp_tensor
     void *own = NULL;
     if (bytes < need) workspace = NULL;
     tl_device_call c = make_call(plan, &plan->problem, t, device);
-    const int bare = kind_of(&plan->problem, c.splits) != GENERAL && !takes_codes(&plan->problem);
-    if (!workspace && !(bare && are_alike(&plan->problem, t))) {
+    if (!workspace && needs_workspace(plan, t)) {
         own = workspace = omp_target_alloc(need, device);
         if (!own) return tl_no_device_memory(need, err);
     }

@@ -15,6 +15,8 @@ enum { TL_DEVICE_ROWS = 128, TL_DEVICE_KEYS = 64 };
 #define TL_FORM_ROWS(form) ((form) >> 16)
 #define TL_FORM_KEYS(form) ((form) >> 8 & 0xff)
 #define TL_FORM_BLOCKS(form) ((form)&0xff)
+#define TL_FORM_WARPS(form) ((form)&0xff) /* of a decoding kernel */
+#define TL_DECODE_FORM(d, warps) TL_MAKE_FORM(TL_DECODE_ROWS, (d) > 64 ? 16 : 32, warps)
 #define TL_GENERAL_FORM(d) TL_MAKE_FORM(TL_DEVICE_ROWS, (d) > 128 ? 32 : 64, 0)
 #define TL_SHAPED_FORM(arch, d) TL_MAKE_FORM(TL_DEVICE_ROWS, (d) > 128 && (arch) == 80 ? 32 : 64, 0)
 
@@ -38,6 +40,16 @@ enum {
 #define TL_TUNED_OF(arch, d, kind) TL_TUNED_NAME(arch, d, kind)
 #define TL_TUNED_FORM(d, kind) TL_TUNED_OF(TL_IMAGE_ARCH, d, kind)
 
+/* Decoding kernels: most rows of a block, which are 16 of a KV head's (query head, token) pairs; the keys that parts are counted
+ * in; most parts of a sequence; and of how many rows' blocks a launch may have parts to join, in so many launches at once. */
+enum {
+    TL_DECODE_ROWS = 16,
+    TL_DECODE_UNIT = 64,
+    TL_DECODE_PARTS = 256,
+    TL_DECODE_JOINS = 4096,
+    TL_DECODE_LAUNCHES = 16
+};
+
 /* Shared memory of a block: Q, two stages of K and V, the codes of Q. */
 #define TL_SHARED_BYTES(form, d, dv, routed)                                                                           \
     (TL_FORM_ROWS(form) * (d) * (2 + (routed)) + 4 * TL_FORM_KEYS(form) * ((d) + (dv)))
@@ -52,7 +64,11 @@ typedef struct {
     int32_t diagonal;                      /* ALiBi's distance is j - i - diagonal */
     int32_t row_tiles, q_blocks, k_blocks; /* of earlier sequences: blocks of rows; 128 queries; 64 keys */
     uint32_t group_inverse;                /* key tile n is in group n * group_inverse >> 31 */
+    int32_t row_blocks, parts, part_keys;  /* decoding: blocks of a KV head's rows, parts of its keys, keys of a part */
 } tl_device_sequence;
+
+/* What tl_divide multiplies by to divide by n. */
+#define TL_INVERSE(n) ((UINT64_C(1) << 63) / (uint64_t)(n) + ((UINT64_C(1) << 63) % (uint64_t)(n) != 0))
 
 /* A launch: type and name of each field. Strides are in elements. The kernels for plain problems take the first list only.
  *
@@ -105,10 +121,30 @@ typedef struct {
     X(uint32_t, group_inverse)                                                                                         \
     X(float, logit_scale) /* softmax_scale * log2(e); where scores are more than scaled see nvptx_shaped.inc.h */
 
+/* Where keys may be split: what the parts leave. */
+#define TL_PART_POINTERS part_o, part_m, part_l
+#define TL_PART_FIELDS(X)                                                                                              \
+    X(float *, part_o) /* [row of all][query head][part][dv]; decoding: [block][row][dv] */                            \
+    X(float *, part_m)                                                                                                 \
+    X(float *, part_l) /* its sign: V held a NaN or Inf there */
+
+/* What decoding kernels take besides. Of every sequence, where there is no table of them: row_blocks, parts, part_keys. */
+#define TL_DECODE_FIELDS(X)                                                                                            \
+    X(int32_t, kv_heads)                                                                                               \
+    X(uint64_t, kv_heads_inverse)                                                                                      \
+    X(uint64_t, units_inverse) /* of row_blocks * parts */                                                             \
+    X(uint64_t, row_blocks_inverse)                                                                                    \
+    X(int32_t, row_blocks) /* the most that a sequence has */                                                          \
+    X(int32_t, parts)                                                                                                  \
+    X(int32_t, part_keys)                                                                                              \
+    X(int32_t, part_rows) /* most rows of a block */                                                                   \
+    X(int32_t, turn)      /* which of the launches that may run at once: each counts its parts apart */
+
 #define TL_GENERAL_POINTERS                                                                                            \
-    q_inverse, k_inverse, q_mean, q_flags, k_flags, q_seen, k_seen, mean, part_o, part_m, part_l, bool_mask, bias,     \
-        alibi, sinks
+    TL_PART_POINTERS, q_inverse, k_inverse, q_mean, q_flags, k_flags, q_seen, k_seen, mean, bool_mask, bias, alibi,    \
+        sinks
 #define TL_GENERAL_FIELDS(X)                                                                                           \
+    TL_PART_FIELDS(X)                                                                                                  \
     X(float *, q_inverse) /* per token, what makes its codes; 0: they are 0. NULL where they are made before */        \
     X(float *, k_inverse)                                                                                              \
     X(float *, q_mean) /* q . mean of K; NULL without smooth_k */                                                      \
@@ -117,9 +153,6 @@ typedef struct {
     X(uint8_t *, q_seen) /* per head and token: it sees a key; NULL: as geometry says */                               \
     X(uint8_t *, k_seen) /* per KV head and token: some row sees it */                                                 \
     X(float *, mean)     /* [batch][KV head][head_dim] of K over the keys that are seen; NULL without smooth_k */      \
-    X(float *, part_o)   /* what the parts of split keys leave: [row of all][query head][part][dv] */                  \
-    X(float *, part_m)                                                                                                 \
-    X(float *, part_l) /* its sign: V held a NaN or Inf there */                                                       \
     X(const uint8_t *, bool_mask)                                                                                      \
     X(const void *, bias)                                                                                              \
     X(const float *, alibi)                                                                                            \
@@ -165,6 +198,7 @@ typedef struct {
 typedef struct {
     TL_PLAIN_FIELDS(TL_FIELD)
     TL_GENERAL_FIELDS(TL_FIELD)
+    TL_DECODE_FIELDS(TL_FIELD)
     int32_t device, bf16, form,
         head_rows;    /* for the host; form: of the plain kernel; head_rows: heads that are rows, or 0 */
     int32_t code_row; /* bytes of a row of codes of tl_nvptx_quantise_plain: the channels that the kernel is made for */
@@ -182,6 +216,12 @@ tl_device_launch tl_nvptx_high_d64_bf16, tl_nvptx_high_d128_bf16, tl_nvptx_route
 tl_device_launch tl_nvptx_general_d64_f16, tl_nvptx_general_d128_f16, tl_nvptx_general_d256_f16;
 tl_device_launch tl_nvptx_general_d64_bf16, tl_nvptx_general_d128_bf16, tl_nvptx_general_d256_bf16;
 tl_device_launch tl_nvptx_state16_f16, tl_nvptx_state16_bf16; /* head dimensions up to 256, state in f16 */
+
+/* Decoding, with 8 warps a block and with 4. */
+tl_device_launch tl_nvptx_decode8_d64_f16, tl_nvptx_decode8_d64_bf16, tl_nvptx_decode8_d128_f16,
+    tl_nvptx_decode8_d128_bf16;
+tl_device_launch tl_nvptx_decode4_d64_f16, tl_nvptx_decode4_d64_bf16, tl_nvptx_decode4_d128_f16,
+    tl_nvptx_decode4_d128_bf16;
 
 /* Where rows are aligned, and d and d_v multiples of 8, up to that many; d_v up to 128 for 192. Shaped: windows, sinks; scored:
  * also whatever makes logits of scores, and with state16 up to 128 channels and the state in f16. */

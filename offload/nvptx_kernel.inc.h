@@ -7,9 +7,11 @@
  *               scores with nothing but a scale, causal or not
  *   TL_SHAPED   1: as TL_GENERAL 0, but at run time fewer channels, windows and sinks; 2: and all that changes or hides
  *               single scores (nvptx_shaped.inc.h). TL_ROUTED is 1; without codes every tile is high
+ *   TL_DECODE   warps of a block, where each of them has all of its up to TL_DECODE_ROWS rows, and its own keys
+ *               (nvptx_decode.inc.h); TL_ROUTED, TL_GENERAL and TL_SHAPED are 0. 0: another kernel
  *   TL_STATE_F16  ALGORITHMS A8
  *   TL_LAUNCH   the name of the function that launches it (nvptx.h)
- *   TL_FORM     the form of a plain kernel, where it is a candidate of bench tune; else nvptx_tuned.def says which
+ *   TL_FORM     the form of a plain kernel, where it is a candidate of bench tune; else nvptx_tuned.def says which.
  *
  * A block takes up to BLOCK_ROWS query rows of one head. A warp is the agent of the loop and owns 32 of them as two 16-row
  * fragments, or 16 as one where registers are short. A lane holds two rows of each, which it shares with the three
@@ -19,6 +21,9 @@
 
 #ifndef TL_SHAPED
 #define TL_SHAPED 0
+#endif
+#ifndef TL_DECODE
+#define TL_DECODE 0
 #endif
 #ifndef TL_DV
 #define TL_DV TL_D
@@ -30,6 +35,8 @@ static volatile int ran_on_host;
 #define TL_FORM TL_GENERAL_FORM(TL_D)
 #elif TL_SHAPED
 #define TL_FORM TL_SHAPED_FORM(TL_IMAGE_ARCH, TL_D)
+#elif !defined TL_FORM && TL_DECODE
+#define TL_FORM TL_DECODE_FORM(TL_D, TL_DECODE)
 #elif !defined TL_FORM && TL_ROUTED
 #define TL_FORM TL_TUNED_FORM(TL_D, routed)
 #elif !defined TL_FORM
@@ -37,19 +44,22 @@ static volatile int ran_on_host;
 #endif
 
 enum {
-    FRAGMENTS = TL_GENERAL || TL_DV > 128 ? 1 : 2, /* of 16 rows in a warp */
+    FRAGMENTS = TL_GENERAL || TL_DECODE > 0 || TL_DV > 128 ? 1 : 2, /* of 16 rows in a warp */
     WARP_ROWS = 16 * FRAGMENTS,
     BLOCK_ROWS = TL_FORM_ROWS(TL_FORM),
     SUB_BLOCKS = TL_DEVICE_ROWS / BLOCK_ROWS, /* of the rows that share a scale and a routing word */
-    WARPS = BLOCK_ROWS / WARP_ROWS,
+    WARPS = TL_DECODE ? TL_FORM_WARPS(TL_FORM) : BLOCK_ROWS / WARP_ROWS,
     THREADS = WARPS * 32,
+    COPIERS = TL_DECODE ? 32 : THREADS, /* threads that share the copies of a tile */
     KEYS = TL_FORM_KEYS(TL_FORM),
     PITCH16 = TL_D * 2, /* bytes of a row of 16-bit elements and of codes in shared memory */
     PITCH8 = TL_D,
     PITCHV = TL_DV * 2,
     STAGE = KEYS * PITCH16,
     STAGEV = KEYS * PITCHV,
-    SPLITS = TL_GENERAL && !TL_STATE_F16 /* keys may be split */
+    SPLITS = TL_GENERAL && !TL_STATE_F16,      /* keys may be split */
+    WARP_BYTES = 2 * (STAGE + STAGEV),         /* decoding: shared memory of a warp */
+    KEY_STEP = TL_DECODE ? WARPS * KEYS : KEYS /* keys from a tile of a warp's to its next */
 };
 
 /* A launch, as the kernel sees it. */
@@ -58,6 +68,10 @@ typedef tl_general_launch launch;
 #else
 typedef struct {
     TL_PLAIN_FIELDS(TL_FIELD)
+#if TL_DECODE
+    TL_PART_FIELDS(TL_FIELD)
+    TL_DECODE_FIELDS(TL_FIELD)
+#endif
 } launch;
 #endif
 
@@ -144,7 +158,7 @@ TL_INLINE tl_span tl_clip(const tl_task *t, tl_span s, tl_tokens rows)
 #elif TL_SHAPED
     s.edge = t->scattered || (s.first + 1) * KEYS > t->all_see || s.first * KEYS < t->all_see_from;
 #else
-    s.edge = (s.first + 1) * KEYS > t->all_see;
+    s.edge = s.first * KEY_STEP + KEYS > t->all_see;
 #endif
     return s;
 }
@@ -157,7 +171,7 @@ TL_INLINE tl_span tl_clip(const tl_task *t, tl_span s, tl_tokens rows)
 #define TL_SPAN_MIXED 0
 #define TL_LAZY (TL_STATE_F16 ? 0.f : 8.f)
 #define TL_LAMP 0
-#define TL_WATCHES (!TL_GENERAL && !TL_STATE_F16)
+#define TL_WATCHES (!TL_GENERAL && !TL_STATE_F16 && !TL_DECODE)
 #define TL_COUNTS_SINK(x) (((x)->lane & 3) == 0) /* four lanes share a row */
 
 /* Scores, then P in pairs. The logit of a score x is x * scale - origin. */
@@ -185,7 +199,7 @@ typedef struct {
     int32_t fill, use;              /* offsets of the stages that are filled and used */
     float filled_scale, used_scale; /* of their keys' codes: loaded a tile ahead */
     int32_t chunk_row;              /* where this lane's copies begin */
-    uint32_t bad;                   /* bit r: row r holds a NaN or Inf of V's; bit TL_ROWS + r: as below */
+    uint32_t bad; /* bit r: row r holds a NaN or Inf of V's; bit TL_ROWS + r: as below; decoding: some row may */
     volatile uint32_t *vast; /* bit r: row r had a vast logit. In local memory, as the loop has no register for it */
     int32_t scrub;           /* V is taken with zeros in their place */
     int32_t first_copy;      /* key tile_end * KEYS may lie beyond the last key */
@@ -195,6 +209,10 @@ typedef struct {
 #if TL_GENERAL || TL_SHAPED
     tl_device_sequence seq;
     int32_t head, diagonal;
+#endif
+#if TL_DECODE
+    uint32_t q[TL_D / 16][4]; /* the fragments of all queries */
+    int32_t ends[TL_ROWS];    /* of the keys that the lane's rows see, from the warp's first key on */
 #endif
 #if TL_GENERAL
     int32_t rows_end;                 /* the row after the block's last */
@@ -244,9 +262,21 @@ enum {
     PARTS16 = TL_D / 8 / LANES16,
     PARTSV = TL_DV / 8 / LANES16,
     PARTS8 = TL_D / 16 / LANES8,
-    ROWS16 = THREADS / LANES16, /* rows that the block copies at once */
-    ROWS8 = THREADS / LANES8
+    ROWS16 = COPIERS / LANES16, /* rows that are copied at once */
+    ROWS8 = COPIERS / LANES8
 };
+
+/* Of those who share the copies of a tile. */
+TL_INLINE int32_t copier(void) { return TL_DECODE ? tl_thread() % 32 : tl_thread(); }
+
+/* What they have copied and written, they all see. */
+TL_INLINE void copiers_barrier(void)
+{
+    if (TL_DECODE)
+        tl_barrier_of_warp(tl_thread() / 32);
+    else
+        tl_barrier();
+}
 
 /* Bytes of the lane's chunk of a part that lie in a row of d channels. */
 TL_INLINE int32_t bytes16(int32_t d, int32_t part)
@@ -353,45 +383,63 @@ TL_INLINE int32_t row_of(const tl_ctx *x, int r);
 #if TL_SHAPED
 #include "nvptx_shaped.inc.h"
 #endif
+#if TL_DECODE
+#include "nvptx_decode.inc.h"
+#endif
 #if !TL_GENERAL
 TL_INLINE void tl_prefetch(tl_ctx *x, tl_span span)
 {
-    const int64_t key = (int64_t)span.first * KEYS, k_seq = x->a->k_seq, v_seq = x->a->v_seq;
+    const int64_t key = (int64_t)span.first * KEY_STEP;
+    int64_t k_seq = x->a->k_seq, v_seq = x->a->v_seq;
+    if (TL_DECODE) { /* their multiples would fill 64 registers */
+        TL_OPAQUE_LONG(k_seq);
+        TL_OPAQUE_LONG(v_seq);
+    }
     const uint32_t keys = x->keys + (uint32_t)x->fill, values = values_to(x, x->fill);
     if (span.route == TL_INT8) {
         copy8(keys + x->to8, x->k8 + key * TL_D, KEYS);
         x->filled_scale = x->k_scale[routed_tile(span.first)];
     } else if (x->first_copy)
-        copy16_tail(keys + x->to16, x->k + key * k_seq, k_seq, KEYS, x->chunk_row, x->lk - span.first * KEYS, PITCH16,
-                    channels(x));
+        copy16_tail(keys + x->to16, x->k + key * k_seq, k_seq, KEYS, x->chunk_row, x->lk - span.first * KEY_STEP,
+                    PITCH16, channels(x));
     else
         copy16(keys + x->to16, x->k + key * k_seq, k_seq, KEYS, PITCH16, channels(x));
     if (x->first_copy) /* only the tile that the loop takes first can reach beyond the last key */
-        copy16_tail(values, x->v + key * v_seq, v_seq, KEYS, x->chunk_row, x->lk - span.first * KEYS, PITCHV,
+        copy16_tail(values, x->v + key * v_seq, v_seq, KEYS, x->chunk_row, x->lk - span.first * KEY_STEP, PITCHV,
                     value_channels(x));
     else
         copy16(values, x->v + key * v_seq, v_seq, KEYS, PITCHV, value_channels(x));
 }
 #endif
 
-/* The lane's own chunks of the tile that has just arrived. */
-TL_INLINE void scrub_values(const tl_ctx *x)
+/* The lane's own chunks of the tile that has just arrived. Did they hold a NaN or Inf? */
+TL_INLINE int scrub_values(const tl_ctx *x)
 {
     const uint32_t at = values_to(x, x->use);
+    uint32_t changed = 0;
+#pragma clang loop unroll_count(TL_DECODE ? 1 : 8)
     for (int32_t i = 0; i < KEYS / ROWS16 * PARTSV; i++) {
         const uint32_t chunk = further16(at, i / PARTSV, i % PARTSV, PITCHV);
-        tl_shared_store(chunk, tl_scrubbed(tl_shared_load(chunk)));
+        const tl_chunk held = tl_shared_load(chunk), kept = tl_scrubbed(held);
+        TL_FULLY
+        for (int word = 0; word < 4; word++) changed |= held[word] ^ kept[word];
+        tl_shared_store(chunk, kept);
     }
-    tl_barrier();
+    copiers_barrier();
+    return changed != 0;
 }
 
 /* The only barrier of a tile: everyone's copies have landed, and everyone has left the other stage. */
 TL_INLINE void tl_arrive(tl_ctx *x, tl_span span)
 {
-    (void)span;
     tl_copies_wait();
-    tl_barrier();
-    if (x->scrub) scrub_values(x);
+    copiers_barrier();
+#if TL_DECODE
+    if (x->scrub && tl_clip(&x->task, span, 0).edge) x->bad |= (uint32_t)scrub_values(x);
+#else
+    (void)span;
+    if (x->scrub) (void)scrub_values(x);
+#endif
 #if TL_GENERAL
     if (span.route == TL_INT8 && x->a->k_inverse) quantise_keys(x, span.first * x->task.keys);
 #endif
@@ -418,16 +466,27 @@ TL_INLINE void tl_leave(tl_ctx *x, tl_span span)
 
 /* ---- products */
 
+/* Fragment m of the queries, 16 channels from step * 16 on. */
+TL_INLINE void query_fragment(uint32_t q[4], const tl_ctx *x, int step, int m)
+{
+#if TL_DECODE
+    (void)m;
+    TL_FULLY
+    for (int i = 0; i < 4; i++) q[i] = x->q[step][i];
+#else
+    tl_fragment(q, step_at(x->q16_at, step, TURNING16) + (uint32_t)(m * 16 * PITCH16));
+#endif
+}
+
 /* d: channels that there are, of TL_D. */
-TL_INLINE void scores_high(float s[FRAGMENTS][KEYS / 8][4], uint32_t q_at, uint32_t k_at, int32_t d)
+TL_INLINE void scores_high(float s[FRAGMENTS][KEYS / 8][4], const tl_ctx *x, uint32_t k_at, int32_t d)
 {
     TL_FULLY
     for (int step = 0; step < TL_D / 16; step++) {
         if (TL_GENERAL && step * 16 >= d) continue;
         uint32_t q[FRAGMENTS][4];
         TL_FULLY
-        for (int m = 0; m < FRAGMENTS; m++)
-            tl_fragment(q[m], step_at(q_at, step, TURNING16) + (uint32_t)(m * 16 * PITCH16));
+        for (int m = 0; m < FRAGMENTS; m++) query_fragment(q[m], x, step, m);
         TL_FULLY
         for (int j = 0; j < KEYS / 16; j++) {
             uint32_t k[4];
@@ -515,7 +574,7 @@ TL_INLINE void tl_scores_issue(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb
         s->scale = x->q_scale * x->used_scale;
         s->origin = s->scale * TL_INT8_ORIGIN;
     } else {
-        scores_high(s->s, x->q16_at, keys + x->k16_at, channels(x));
+        scores_high(s->s, x, keys + x->k16_at, channels(x));
         s->scale = x->a->logit_scale;
         s->origin = 0.f;
     }
@@ -542,7 +601,9 @@ TL_INLINE void tl_sinks(const tl_ctx *x, int32_t rb, float sink[TL_ROWS])
     TL_FULLY
     for (int r = 0; r < TL_ROWS; r++) sink[r] = TL_NEVER;
 }
+#endif
 
+#if !TL_GENERAL && !TL_SHAPED && !TL_DECODE
 /* Scale and origin fold into tl_row_max and tl_exp. */
 TL_INLINE void tl_logits(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
 {
@@ -746,6 +807,7 @@ static __attribute__((noinline)) void row_again(const uint16_t *q, const uint16_
 }
 #endif
 
+#if !TL_DECODE
 /* O is not finite though the sum of weights is: a NaN or Inf of V's, not of a logit. */
 TL_INLINE int holds_bad_value(const tl_acc *acc, int r, float l)
 {
@@ -788,12 +850,13 @@ TL_INLINE void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[
         if (x->a->lse && (x->lane & 3) == 0) x->lse[row * x->a->lse_seq] = lse_of(m[r], l[r]);
     }
 }
+#endif
 
 #include "core/tile_loop.inc.h"
 
 /* ---- one block */
 
-#if !TL_GENERAL
+#if !TL_GENERAL && !TL_DECODE
 /* Which rows are a block's: those from `row` on, in row tile `tile` of query head `head` of a sequence. */
 typedef struct {
     int32_t head, kv_head, tile, row;
@@ -883,15 +946,15 @@ TL_INLINE float *lse_at(const launch *a, const place *p)
 /* Where the lane's copies begin, and its fragments: what follows from the thread alone. */
 TL_INLINE void place_lane(tl_ctx *x, int32_t warp)
 {
-    const int32_t lane = tl_thread() % 32, chunk = tl_thread() % LANES16, chunk8 = tl_thread() % LANES8;
+    const int32_t lane = tl_thread() % 32, chunk = copier() % LANES16, chunk8 = copier() % LANES8;
     const int32_t left = lane & 15, right = (lane & 7) + (lane >> 4 << 3); /* rows of fragments */
     const uint32_t shared = tl_shared_base();
     x->lane = lane;
-    x->chunk_row = tl_thread() / LANES16;
+    x->chunk_row = copier() / LANES16;
     x->to16 = place_in(x->chunk_row, chunk, PITCH16);
     x->tov = place_in(x->chunk_row, chunk, PITCHV);
-    x->to8 = place_in(tl_thread() / LANES8, chunk8, PITCH8);
-    x->keys = shared + BLOCK_ROWS * PITCH16;
+    x->to8 = place_in(copier() / LANES8, chunk8, PITCH8);
+    x->keys = TL_DECODE ? shared + (uint32_t)(warp * WARP_BYTES) : shared + BLOCK_ROWS * PITCH16;
     x->values = x->keys + 2 * STAGE;
     x->q16_at = shared + place_in(warp * WARP_ROWS + left, lane >> 4, PITCH16);
     x->q8_at = x->values + 2 * STAGEV + place_in(warp * WARP_ROWS + left, lane >> 4, PITCH8);
@@ -900,7 +963,9 @@ TL_INLINE void place_lane(tl_ctx *x, int32_t warp)
     x->v_at = place_in(left, lane >> 4, PITCHV);
 }
 
-#if !TL_GENERAL
+#if TL_DECODE
+#include "nvptx_decode_block.inc.h"
+#elif !TL_GENERAL
 #if !TL_SHAPED
 /* bad: tl_ctx has it. Nothing that the loop knew is used, so that nothing had to be kept for it. */
 TL_INLINE void rows_again(const launch *a, int32_t block, uint32_t bad)
@@ -1200,6 +1265,16 @@ int TL_LAUNCH(const tl_device_call *call)
         }
     }
 #endif
+#elif TL_DECODE
+    TL_PART_FIELDS(TL_CAPTURE)
+    TL_DECODE_FIELDS(TL_CAPTURE)
+    const int32_t blocks = call->heads_q / call->group_heads * call->all_row_tiles;
+#pragma omp target teams ompx_bare num_teams(blocks) thread_limit(THREADS) device(call->device)                        \
+    is_device_ptr(TL_PLAIN_POINTERS, TL_PART_POINTERS) ompx_dyn_cgroup_mem((uint32_t)WARPS *WARP_BYTES)
+    {
+        const launch a = {TL_PLAIN_FIELDS(TL_PASS) TL_PART_FIELDS(TL_PASS) TL_DECODE_FIELDS(TL_PASS)};
+        run(&a);
+    }
 #else
     const int32_t rows = TL_FORM_ROWS(call->form), threads = rows / WARP_ROWS * 32;
     const int32_t blocks = call->heads_q * call->all_row_tiles * (TL_DEVICE_ROWS / rows);

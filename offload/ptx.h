@@ -30,6 +30,7 @@ TL_INLINE int tl_barrier_any(int predicate)
 
 /* Stops the compiler from keeping everything that follows from x in registers across a loop. */
 #define TL_OPAQUE(x) __asm__ volatile("" : "+r"(x))
+#define TL_OPAQUE_LONG(x) __asm__ volatile("" : "+l"(x))
 
 /* ---- copies: 16 bytes, global to shared, in the background */
 
@@ -174,6 +175,14 @@ TL_INLINE float tl_max_ptx(float a, float b) /* the number where one is NaN */
     return r;
 }
 
+/* n / d, n from 0 below 2^31; inverse: TL_INVERSE(d) of the launch's, n * 2^63 / d within 2^-32. */
+TL_INLINE int32_t tl_divide(int32_t n, uint64_t inverse)
+{
+    const uint64_t low = (uint64_t)(uint32_t)n * (uint32_t)inverse,
+                   high = (uint64_t)(uint32_t)n * (uint32_t)(inverse >> 32);
+    return (int32_t)((high + (low >> 32)) >> 31);
+}
+
 TL_INLINE float tl_fma_ptx(float a, float b, float c)
 {
     float r;
@@ -302,13 +311,49 @@ TL_INLINE int32_t tl_uniform(int32_t x)
 #endif
 }
 
+/* ---- between blocks */
+
+/* What the thread and, before a barrier, its block have written, the device sees before what they write next; and what they
+ * read next, behind a barrier for the others, is no older than what the thread has read. */
+TL_INLINE void tl_device_fence(void) { __asm__ volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+/* *at += 1; what it was. */
+TL_INLINE uint32_t tl_count_up(TL_GLOBAL_SPACE uint32_t *at)
+{
+    uint32_t r;
+    __asm__ volatile("atom.relaxed.gpu.global.add.u32 %0,[%1],1;" : "=r"(r) : "l"(at) : "memory");
+    return r;
+}
+
 /* What the lanes wrote before, they all see after. */
 TL_INLINE void tl_warp_barrier(void) { __asm__ volatile("bar.warp.sync -1;" ::: "memory"); }
+
+/* The same of warp `warp` of a block's first 15, whose threads have not parted. For sm_80 bar.warp.sync would be a call that
+ * ptxas keeps registers free for. */
+TL_INLINE void tl_barrier_of_warp(int32_t warp)
+{
+#if __CUDA_ARCH__ >= 900
+    (void)warp;
+    tl_warp_barrier();
+#else
+    __asm__ volatile("bar.sync %0, 32;" ::"r"(warp + 1) : "memory");
+#endif
+}
 
 TL_INLINE int tl_vote_any(int predicate)
 {
     int r;
     __asm__ volatile("{ .reg .pred a, b; setp.ne.b32 a, %1, 0; vote.sync.any.pred b, a, -1; selp.b32 %0, 1, 0, b; }"
+                     : "=r"(r)
+                     : "r"(predicate));
+    return r;
+}
+
+/* Bit l: the predicate of lane l. */
+TL_INLINE uint32_t tl_ballot(int predicate)
+{
+    uint32_t r;
+    __asm__ volatile("{ .reg .pred a; setp.ne.b32 a, %1, 0; vote.sync.ballot.b32 %0, a, -1; }"
                      : "=r"(r)
                      : "r"(predicate));
     return r;

@@ -1,10 +1,12 @@
 """The device path beside PyTorch's FlashAttention-2 and cuDNN, interleaved in one run, on the same random tensors.
 
-usage: bench.py gpubench.so [speed|problems|overhead|quantise|table2|table18]... [--quick] [--int8 0,50,100] [--json FILE]
+usage: bench.py gpubench.so [speed|problems|decode|overhead|quantise|table2|table18]... [--quick] [--int8 0,50,100] [--json FILE]
 
 speed     TFLOP/s at 0, 25, 50, 75 and 100 % INT8 (row_rand; or those of --int8), 1k to 16k tokens, causal and not, head
           dimensions 128 and 64, grouped heads, bf16, packed sequences
 problems  the same for what the general kernel runs: windows, softcap, a bias, d_v != d, other head dimensions, state f16
+decode    few queries, many keys: all kernels of a call and the bytes of K and V that they read per second, beside
+          FlashAttention-2, which splits keys, too; whole calls, complete on return; deviation of both from f32
 overhead  what a call takes more than its kernels
 quantise  bytes per second of the codes' launch, beside copying in device memory
 table2    TFLOP/s of HIGH, One, SpTrans and BigBird and their ratio to FlashAttention-2, laid out as TileMix's Table 2. KERNEL
@@ -39,7 +41,7 @@ class Description(ctypes.Structure):
     """As in gpubench.c."""
 
     _fields_ = [(name, ctypes.c_int32) for name in ("batch", "heads_q", "heads_k", "length", "d", "dv")]
-    _fields_ += [(name, ctypes.c_int32) for name in ("bf16", "causal", "window_left", "state_f16", "bias", "percent")]
+    _fields_ += [(name, ctypes.c_int32) for name in ("queries", "bf16", "causal", "window_left", "state_f16", "bias", "percent")]
     _fields_ += [("softcap", ctypes.c_float), ("layout", ctypes.c_char_p), ("cu_seqlens", ctypes.POINTER(ctypes.c_int32))]
 
 
@@ -63,26 +65,30 @@ COVERAGES = (25, 50, 75)
 
 
 class Case:
-    """Random tensors of one problem, and PyTorch's attention on them. lengths: of packed sequences."""
+    """Random tensors of one problem, and PyTorch's attention on them. lengths: of packed sequences; queries: where there are fewer
+    than keys."""
 
     def __init__(self, heads=64, length=4096, d=128, causal=False, batch=1, kv_heads=None, dv=None, dtype="f16", lengths=None,
-                 window=-1, softcap=0.0, bias=False, state16=False):
+                 window=-1, softcap=0.0, bias=False, state16=False, queries=None):
         self.kv_heads, self.dv = kv_heads or heads, dv or d
         self.heads, self.d, self.causal, self.window, self.softcap = heads, d, causal, window, softcap
         self.lengths, self.batch = lengths, len(lengths) if lengths else batch
         self.length = max(lengths) if lengths else length
-        self.state16, self.bf16 = state16, dtype == "bf16"
+        self.state16, self.bf16, self.queries = state16, dtype == "bf16", queries or self.length
         torch.manual_seed(1)
         kind = {"device": "cuda", "dtype": torch.bfloat16 if self.bf16 else torch.float16}
 
-        def tensor(heads, d):
-            return torch.randn((sum(lengths), heads, d) if lengths else (batch, heads, length, d), **kind)
+        def tensor(heads, d, tokens=length):
+            return torch.randn((sum(lengths), heads, d) if lengths else (batch, heads, tokens, d), **kind)
 
-        self.q, self.k, self.v = tensor(heads, d), tensor(self.kv_heads, d), tensor(self.kv_heads, self.dv)
+        self.q = tensor(heads, d, self.queries)
+        self.k, self.v = tensor(self.kv_heads, d), tensor(self.kv_heads, self.dv)
         self.bias = torch.randn(1, 1, length, length, device="cuda") if bias else None
         each = lengths or [length] * batch
         if window >= 0:
             scores = sum(min(i, window) + 1 for n in each for i in range(n))
+        elif queries:
+            scores = batch * queries * length
         else:
             scores = sum(n * n for n in each) * (0.5 if causal else 1)
         self.flops = 2 * (d + self.dv) * heads * scores
@@ -91,7 +97,8 @@ class Case:
             sums = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
             self.cu_seqlens = (ctypes.c_int32 * len(sums))(*sums)
             self.device_sums = torch.tensor(sums, dtype=torch.int32, device="cuda")
-        words = [f"{self.batch} x {heads}/{self.kv_heads} x {self.length}", f"d={d}" + (f"/{dv}" if dv else "")]
+        tokens = f"{queries} of {length}" if queries else f"{self.length}"
+        words = [f"{self.batch} x {heads}/{self.kv_heads} x {tokens}", f"d={d}" + (f"/{dv}" if dv else "")]
         words += ["causal" if causal else "full"]
         words += ["bf16"] if self.bf16 else []
         words += [f"packed, {sum(lengths)} tokens"] if lengths else []
@@ -101,7 +108,8 @@ class Case:
         self.text = ", ".join(words)
 
     def description(self, layout, percent):
-        return Description(self.batch, self.heads, self.kv_heads, self.length, self.d, self.dv, self.bf16, self.causal,
+        return Description(self.batch, self.heads, self.kv_heads, self.length, self.d, self.dv,
+                           self.queries if self.queries < self.length else 0, self.bf16, self.causal,
                            self.window, self.state16, self.bias is not None, percent, self.softcap, layout.encode(),
                            self.cu_seqlens)  # fmt: skip
 
@@ -131,7 +139,7 @@ class Case:
                 )[0]
             q, k, v = (x.transpose(1, 2) for x in (self.q, self.k, self.v))
             return torch.ops.aten._flash_attention_forward(
-                q, k, v, None, None, self.length, self.length, 0.0, self.causal, False, **window
+                q, k, v, None, None, self.queries, self.length, 0.0, self.causal, False, **window
             )[0].transpose(1, 2)
 
         return run
@@ -288,6 +296,57 @@ def all_problems():
     return [r for case in cases for r in speed(Case(**case), [p for p in percents if p in (0, 100)], 3)]
 
 
+# ---- decoding
+
+
+def all_decode():
+    cases = [{"batch": b, "length": n} for b, n in ((1, 1024), (1, 4096), (1, 16384), (1, 65536), (8, 4096), (32, 2048), (32, 8192))]
+    cases += [{"length": 16384, "dtype": "bf16"}, {"length": 16384, "queries": 4}, {"length": 16384, "queries": 16}]
+    if not quick:
+        cases += [{"kv_heads": 32, **c} for c in ({"length": 1024}, {"length": 8192}, {"batch": 4, "length": 2048}, {"batch": 32, "length": 4096})]
+        cases += [{"heads": 64, **c} for c in ({"length": 2048}, {"length": 32768}, {"batch": 16, "length": 4096})]
+        cases += [{"d": 64, **c} for c in ({"length": 1024}, {"length": 4096}, {"length": 16384}, {"batch": 16, "length": 8192})]
+        cases += [{"d": 64, "kv_heads": 32, **c} for c in ({"length": 8192}, {"batch": 32, "length": 2048, "dtype": "bf16"})]
+        cases += [{"heads": 8, "kv_heads": 1, "length": 32768}, {"batch": 8, "length": 8192, "queries": 2}]
+        cases += [{"batch": 8, "kv_heads": 32, "length": 4096, "queries": 8, "dtype": "bf16"}]
+    print("\ndecoding: microseconds of all kernels of a call (TB/s of K and V) and of the call; largest deviation from f32")
+    return [decode(Case(**{"heads": 32, "kv_heads": 8, "queries": 1, "causal": c.get("queries", 1) > 1, **c})) for c in cases]
+
+
+def exact(case):
+    """The output in f32, by PyTorch's products."""
+    q = case.q.float().reshape(case.batch, case.kv_heads, -1, case.d)  # heads that share a KV head are rows
+    scores = q @ case.k.float().transpose(2, 3) / case.d**0.5
+    if case.causal:
+        token = torch.arange(q.shape[2], device="cuda")[:, None] % case.queries
+        hidden = torch.arange(case.length, device="cuda")[None] > token + case.length - case.queries
+        scores.masked_fill_(hidden, float("-inf"))
+    return (torch.softmax(scores, 3) @ case.v.float()).reshape(case.output().shape)
+
+
+def decode(case):
+    mine = Ours(case, "row_rand", 0)
+    runs = {"fa2": case.flash(), "ours": mine}
+    truth = exact(case)
+    warm(runs)
+    deviation = {"fa2": (runs["fa2"]().float() - truth).abs().max().item(), "ours": (mine.o.float() - truth).abs().max().item()}
+    del truth
+    kernels = {name: sum(parts.values()) for name, parts in kernel_times(runs, 15).items()}
+    calls = {name: [] for name in runs}
+    for _ in range(30):
+        for name, run in runs.items():
+            calls[name].append(timed(run, 1, wait_after_each=True) * 1e6)
+    r, line = case.record(), f"  {case.text:<42}"
+    for name in runs:
+        call, rate = statistics.median(calls[name]), (case.k.numel() + case.v.numel()) * 2e-6 / kernels[name]
+        r[name] = {"kernels_us": kernels[name], "tb_per_s": rate, "call_us": call, "max_deviation": deviation[name]}
+        line += f"{name} {kernels[name]:6.1f} ({rate:.2f}), call {call:4.0f}, {deviation[name]:.1e};  "
+    r["kernel_ratio"], r["call_ratio"] = (r["fa2"][x] / r["ours"][x] for x in ("kernels_us", "call_us"))
+    print(f"{line}kernels x {r['kernel_ratio']:.2f}, call x {r['call_ratio']:.2f}", flush=True)
+    mine.close()
+    return r
+
+
 # ---- what a call costs beside its kernels
 
 
@@ -391,7 +450,7 @@ def table18():
     return records
 
 
-parts = {"speed": all_speed, "problems": all_problems, "overhead": overhead, "quantise": quantise}
+parts = {"speed": all_speed, "problems": all_problems, "decode": all_decode, "overhead": overhead, "quantise": quantise}
 parts.update(table2=table2, table18=table18)
 for name in names:
     if name not in parts:

@@ -11,6 +11,7 @@
 /* As class Description in bench.py. */
 typedef struct {
     int32_t batch, heads_q, heads_k, length, d, dv; /* length: of queries and keys; of the longest sequence if packed */
+    int32_t queries;                                /* 0: as many as keys */
     int32_t bf16, causal, window_left, state_f16, bias; /* window_left -1: none; bias: f32, [1, 1, length, length] */
     int32_t percent; /* of INT8. 0 is HIGH, 100 is INT8, between them ROUTED by `layout` */
     float softcap;
@@ -41,10 +42,13 @@ static int64_t length_of(const description *is, int32_t b)
     return is->cu_seqlens ? is->cu_seqlens[b + 1] - is->cu_seqlens[b] : is->length;
 }
 
+static int64_t queries_of(const description *is, int32_t b) { return is->queries ? is->queries : length_of(is, b); }
+
 static void set_geometry(tlamp_geometry *g, const description *is, int32_t b)
 {
     tlamp_geometry_init(g, sizeof *g);
-    g->seqlen_q = g->seqlen_k = length_of(is, b);
+    g->seqlen_q = queries_of(is, b);
+    g->seqlen_k = length_of(is, b);
     g->mask = is->causal ? TLAMP_MASK_CAUSAL : TLAMP_MASK_NONE;
 }
 
@@ -94,7 +98,8 @@ gpubench *gpubench_open(const description *is)
     tlamp_problem p;
     tlamp_problem_init(&p, sizeof p);
     p.batch = is->batch;
-    p.max_seqlen_q = p.max_seqlen_k = is->length;
+    p.max_seqlen_q = is->queries ? is->queries : is->length;
+    p.max_seqlen_k = is->length;
     p.num_heads_q = is->heads_q;
     p.num_heads_k = is->heads_k;
     p.head_dim_qk = is->d;

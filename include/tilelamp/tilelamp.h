@@ -302,8 +302,9 @@ typedef struct tlamp_problem {
                          * tasks than threads: each part is a task of its own, and their states are merged in the order
                          * of the keys. A part is a run of whole key tiles (block_n, at most 64 keys); shorter sequences
                          * have empty parts. AUTO: parts of 512 keys where max_seqlen_q is at most 16 and batch *
-                         * num_heads_k below 64, else 1; LAMP, plain C on devices, f16 state on tensor cores: 1. Bits
-                         * depend on this number, not on threads. More than 1 is UNSUPPORTED for those three */
+                         * num_heads_k below 64, else 1; LAMP, plain C on devices, f16 state on tensor cores: 1. There
+                         * HIGH with up to 16 queries may have a rule of its own (docs/gpu.md, "Decoding"). Bits depend on
+                         * this number, not on threads. More than 1 is UNSUPPORTED for those three */
 
     /* KV cache (ALGORITHMS A7): page_size 0 is none, k and v are read as given */
     int32_t page_size;                    /* 0; else tokens per page, a multiple of 64 */

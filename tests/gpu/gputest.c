@@ -13,6 +13,7 @@
 
 #include "tilelamp/tilelamp.h"
 
+enum { MOST_BATCH = 300 };
 enum { POISON_NONE, POISON_Q, POISON_K, POISON_V, POISON_KINDS };
 
 /* What a case asks for beyond shape, policy and mask. */
@@ -61,7 +62,7 @@ typedef struct {
     tlamp_problem problem;
     tlamp_tensors tensors; /* of host memory */
     array arrays[ARRAYS];
-    int32_t cu_q[8], cu_k[8], used[8], groups[8];
+    int32_t cu_q[MOST_BATCH + 1], cu_k[MOST_BATCH + 1], used[MOST_BATCH], groups[MOST_BATCH];
 } test_data;
 
 static uint32_t state;
@@ -337,9 +338,34 @@ static void from_device(void *to, const array *a)
     if (omp_target_memcpy(to, a->there, a->bytes, 0, 0, omp_get_initial_device(), 0)) abort();
 }
 
-/* Into o and lse on the host, which hold garbage before. */
-static void run_case(test_data *t, tlamp_memory memory, void *o, void *lse)
+/* Through a plan, in a workspace of exactly its size, which holds NaN before; what lies behind it is nobody's. Was it left alone? */
+static int execute_in_workspace(const tlamp_problem *p, const tlamp_tensors *x, const tlamp_exec *exec)
 {
+    enum { BEHIND = 4096 };
+    tlamp_error err = {.struct_size = sizeof err};
+    tlamp_plan *plan = NULL;
+    must(tlamp_plan_create(&plan, p, NULL, &err), &err);
+    const size_t bytes = tlamp_plan_device_workspace_size(plan);
+    const int host = omp_get_initial_device();
+    unsigned char *here = allocate((int64_t)bytes + BEHIND, 1);
+    void *there = omp_target_alloc(bytes + BEHIND, 0);
+    memset(here, 0xff, bytes + BEHIND);
+    if (!there || omp_target_memcpy(there, here, bytes + BEHIND, 0, 0, 0, host)) abort();
+    must(tlamp_execute(plan, x, exec, there, bytes, &err), &err);
+    if (omp_target_memcpy(here, there, BEHIND, 0, bytes, host, 0)) abort();
+    int left_alone = 1;
+    for (int i = 0; i < BEHIND; i++) left_alone &= here[i] == 0xff;
+    omp_target_free(there, 0);
+    tlamp_plan_destroy(plan);
+    free(here);
+    return left_alone;
+}
+
+/* Into o and lse on the host, which hold garbage before; workspace: in one of exactly the size it should have, which the call
+ * may allocate itself otherwise. 0: it wrote behind that. */
+static int run_case(test_data *t, tlamp_memory memory, int workspace, void *o, void *lse)
+{
+    int ok = 1;
     tlamp_error err = {.struct_size = sizeof err};
     tlamp_tensors x = t->tensors;
     tlamp_exec exec;
@@ -352,7 +378,7 @@ static void run_case(test_data *t, tlamp_memory memory, void *o, void *lse)
     x.lse = lse;
     if (memory == TLAMP_MEMORY_HOST) {
         must(tlamp_attention(&t->problem, &x, &exec, &err), &err);
-        return;
+        return ok;
     }
     memset(t->arrays[O].data, 0xa5, t->arrays[O].bytes);
     memset(t->arrays[LSE].data, 0xa5, t->arrays[LSE].bytes);
@@ -367,13 +393,17 @@ static void run_case(test_data *t, tlamp_memory memory, void *o, void *lse)
     x.bias = t->arrays[BIAS_DATA].there;
     x.alibi_slopes = t->arrays[SLOPES].there;
     x.sinks = t->arrays[SINK_DATA].there;
-    must(tlamp_attention(&t->problem, &x, &exec, &err), &err);
+    if (workspace)
+        ok = execute_in_workspace(&t->problem, &x, &exec);
+    else
+        must(tlamp_attention(&t->problem, &x, &exec, &err), &err);
     from_device(o, &t->arrays[O]);
     from_device(lse, &t->arrays[LSE]);
     for (int i = 0; i < ARRAYS; i++) {
         if (t->arrays[i].there) omp_target_free(t->arrays[i].there, 0);
         t->arrays[i].there = NULL;
     }
+    return ok;
 }
 
 /* ------------------------------------------------------------------------------------------------ what is hidden */
@@ -520,7 +550,7 @@ static int leaks(const test_case *c, test_data *t, const unsigned char *o, const
     if (c->percent == 0) spoil((uint16_t *)t->arrays[K].data + at_of(&p->k_stride, t, b, j, hk, t->cu_k), 1);
     unsigned char *o_now = allocate((int64_t)t->arrays[O].bytes, 1),
                   *lse_now = allocate((int64_t)t->arrays[LSE].bytes, 1);
-    run_case(t, TLAMP_MEMORY_DEVICE, o_now, lse_now);
+    (void)run_case(t, TLAMP_MEMORY_DEVICE, 0, o_now, lse_now);
     int bad = 0;
     for (int64_t h = hk * group; h < (hk + 1) * group; h++)
         for (int64_t i = 0; i < rows; i++) {
@@ -548,7 +578,7 @@ static int test_fly(const test_case *c, test_data *t, const void *o, const void 
 {
     void *o_fly = allocate((int64_t)t->arrays[O].bytes, 1), *lse_fly = allocate((int64_t)t->arrays[LSE].bytes, 1);
     t->policy.quantise = TLAMP_QUANTISE_FLY;
-    run_case(t, TLAMP_MEMORY_DEVICE, o_fly, lse_fly);
+    (void)run_case(t, TLAMP_MEMORY_DEVICE, 0, o_fly, lse_fly);
     int bad = 0;
     if (!is_general(c))
         bad = compare(c, t, o_fly, lse_fly, worst) != 0;
@@ -587,7 +617,7 @@ enum { RUNS = 3 };
 
 static int test(const test_case *c, ratios *worst)
 {
-    static const char *const runs[RUNS] = {"", "the second run, with counters,",
+    static const char *const runs[RUNS] = {"", "the run in the caller's workspace, with counters,",
                                            "the run from host memory, with NaN in what is hidden,"};
     test_data t;
     make_data(&t, c);
@@ -604,7 +634,10 @@ static int test(const test_case *c, ratios *worst)
         tlamp_counters counters = {.struct_size = sizeof counters};
         t.tensors.counters = i == 0 ? NULL : &counters;
         /* The copies of tensors with gaps have none, and another kernel may run them. */
-        run_case(&t, i < 2 || has(c, GAPS) ? TLAMP_MEMORY_DEVICE : TLAMP_MEMORY_HOST, o[i], lse[i]);
+        if (!run_case(&t, i < 2 || has(c, GAPS) ? TLAMP_MEMORY_DEVICE : TLAMP_MEMORY_HOST, i == 1, o[i], lse[i])) {
+            printf("FAIL %s\n     it writes behind its workspace\n", name_of(c));
+            bad = 1;
+        }
         if (memcmp(o[0], o[i], t.arrays[O].bytes) != 0 || memcmp(lse[0], lse[i], t.arrays[LSE].bytes) != 0) {
             printf("FAIL %s\n     %s differs\n", name_of(c), runs[i]);
             bad = 1;
@@ -622,6 +655,23 @@ static int test(const test_case *c, ratios *worst)
 }
 
 /* ------------------------------------------------------------------------------------------------ all */
+
+/* Few queries and heads that share keys: nearly all for the decoding kernels. */
+static test_case few_queries(test_case c)
+{
+    static const int32_t groups[] = {1, 2, 3, 4, 8, 16};
+    c.batch = 1 + below(4);
+    c.lq = below(2) ? 1 : 1 + below(16);
+    c.lk = below(3) ? 1 + below(600) : 1 + below(6000);
+    c.heads_k = 1 + (int32_t)below(3);
+    c.heads_q = c.heads_k * groups[below(c.lk < 600 ? 6 : 4)];
+    c.percent = 0;
+    if (below(4) == 0) c.features |= VARLEN;
+    if (below(3) == 0) c.features |= SEQUSED;
+    if (below(3) == 0) c.features |= SPLITS;
+    if (below(10) == 0) c.features |= GAPS;
+    return c;
+}
 
 static test_case random_case(uint32_t seed)
 {
@@ -642,6 +692,7 @@ static test_case random_case(uint32_t seed)
     c.poison = below(3) ? POISON_NONE : 1 + (int32_t)below(POISON_KINDS - 1);
     c.bf16 = (int32_t)below(2);
     if (below(16) == 0) c.features = VAST;
+    if (seed % 4 == 0) return few_queries(c);
     if (below(3) == 0) return c; /* the plain kernel */
     static const int32_t dims[] = {1, 8, 20, 32, 40, 64, 72, 80, 96, 112, 128, 160, 192, 200, 256};
     c.d = dims[below(15)];
@@ -707,6 +758,13 @@ int main(int argc, char **argv)
         {2, 70, 0, 2, 1, 72, 40, 100, TLAMP_MASK_NONE, TLAMP_TENSOR_BSHD, POISON_NONE, 0, SINKS, 15},
         /* decoding: keys are split, automatically or as asked */
         {2, 1, 9000, 8, 2, 128, 128, 0, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_NONE, 0, 0, 16},
+        {1, 1, 70000, 4, 1, 64, 64, 0, TLAMP_MASK_NONE, TLAMP_TENSOR_BHSD, POISON_NONE, 1, 0, 25},
+        {4, 7, 9000, 6, 3, 128, 128, 0, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_V, 1, SEQUSED, 26},
+        {50, 2, 500, 6, 3, 64, 64, 0, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BHSD, POISON_K, 0, 0, 27}, /* many blocks */
+        {7, 5, 5000, 24, 24, 128, 128, 0, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_V, 0, VARLEN | SEQUSED, 28},
+        {300, 1, 40, 32, 16, 64, 64, 0, TLAMP_MASK_NONE, TLAMP_TENSOR_BSHD, POISON_NONE, 1, 0,
+         29}, /* too many to join */
+        {3, 16, 200, 64, 2, 128, 128, 0, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_Q, 1, SPLITS, 30},
         {1, 4, 20000, 4, 1, 128, 128, 50, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BHSD, POISON_V, 1, 0, 17},
         {3, 16, 1500, 4, 4, 64, 64, 100, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_NONE, 0, SINKS | VARLEN, 18},
         {2, 1, 4100, 12, 3, 128, 128, 100, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_K, 1, SEQUSED, 22},
