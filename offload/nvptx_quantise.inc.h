@@ -220,7 +220,7 @@ TL_INLINE void run_nonfinite(const tl_general_launch *a, int32_t *counts)
     const operand o = is_q ? queries_of(a, &s, head) : keys_of(a, &s, head);
     const int32_t begin = (block - begin_of(&s, is_q ? OF_Q_BLOCKS : OF_K_BLOCKS)) * rows;
     int32_t count = 0;
-    for (int32_t t = begin + warp; t < begin + rows; t += WARPS)
+    for (int32_t t = begin + warp; t < begin + rows && s.lk > 0; t += WARPS)
         count += is_used(&o, t) && !tl_is_finite(load_token(o.x + t * o.stride, NULL, a->d).amax);
     if (tl_thread() % 32 == 0) of_warp[warp] = count;
     tl_barrier();
