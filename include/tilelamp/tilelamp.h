@@ -304,7 +304,9 @@ typedef struct tlamp_problem {
                          * have empty parts. AUTO: parts of 512 keys where max_seqlen_q is at most 16 and batch *
                          * num_heads_k below 64, else 1; LAMP, plain C on devices, f16 state on tensor cores: 1. There
                          * HIGH with up to 16 queries may have a rule of its own (docs/gpu.md, "Decoding"). Bits depend on
-                         * this number, not on threads. More than 1 is UNSUPPORTED for those three */
+                         * this number, not on threads. More than 1 is UNSUPPORTED for those three.
+                         * O is summed key by key in f32: from 2^24 keys of one part on, sums of equal weights stop growing.
+                         * tlamp_reference bounds that error, and promises nothing for rows of 5.6 million keys or more */
 
     /* KV cache (ALGORITHMS A7): page_size 0 is none, k and v are read as given */
     int32_t page_size;                    /* 0; else tokens per page, a multiple of 64 */

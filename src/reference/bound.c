@@ -739,9 +739,10 @@ static void output_bound(const tl_ref_bound *promise, const tl_ref_row *row, con
                              (vanishing(c) + 2 * held_floor(row, c)) * (largest + 1) +
                              int8_error(promise, row, c, i, largest);
         const bool held16 = row->ref->policy.state == TLAMP_STATE_F16;
-        const bool fits = held16
-                              ? (double)c->n * fmax(largest, 1) < 60000 && held < 0.5 /* sum p v before the division */
-                              : 0x1p9 * (double)c->n * largest < (double)FLT_MAX;
+        const bool small = held16
+                               ? (double)c->n * fmax(largest, 1) < 60000 && held < 0.5 /* sum p v before the division */
+                               : 0x1p9 * (double)c->n * largest < (double)FLT_MAX;
+        const bool fits = small && both < HUGE_VAL; /* else the error may be Inf times 0 */
         bound[i] = !isfinite(o[i]) ? (double)NAN
                    : fits          ? error + storage_error(p->o_dtype, fabs(o[i]) + error)
                                    : HUGE_VAL;

@@ -480,6 +480,36 @@ static ratio compare(attention *a)
     return r;
 }
 
+/* The same key and value, whose sums are rounded the same way again and again: 1.4 counts as 1.5 from a sum of 2^22 on. */
+static attention millions_of_keys(int64_t keys, float value)
+{
+    attention a = make(1, 1, 1, 1, 1, 1);
+    a.q[0] = 0;
+    a.v[0] = value;
+    a.p.max_seqlen_k = keys;
+    a.p.k_stride.seq = a.p.v_stride.seq = 0;
+    a.p.num_splits = 1;
+    a.p.policy = &a.policy;
+    return a;
+}
+
+/* They stagnate at 2^24: the bound promises nothing long before. */
+Test(bound, of_sums_of_millions_of_keys)
+{
+    attention a = millions_of_keys(5 << 20, 1.4f);
+    const ratio r = compare(&a);
+    cr_assert(r.largest > 0.01, "%g", r.largest);
+    drop(&a);
+    for (int i = 0; i < 2; i++) {
+        double bound;
+        const tlamp_reference_outputs out = {sizeof out, NULL, NULL, NULL, NULL, &bound, NULL, 0};
+        attention b = millions_of_keys(6 << 20, i ? 1.4f : 0.f);
+        cr_assert_eq(tlamp_reference(&b.p, &b.t, &out, NULL, NULL), TLAMP_OK);
+        cr_assert(isinf(bound), "%g", bound);
+        drop(&b);
+    }
+}
+
 static void gaussian_attention(tlamp_policy_kind kind, tlamp_scales scales, tlamp_pv pv)
 {
     attention a = make(2, 1, 200, 300, 64, 32);
