@@ -159,10 +159,7 @@ TL_INLINE __m512i tl_halves_top(__m512i top, __m512i a)
     return _mm512_max_epu16(top, _mm512_and_si512(a, _mm512_set1_epi16(0x7fff)));
 }
 
-TL_INLINE int tl_halves_are_finite(__m512i top)
-{
-    return _mm512_cmpge_epu16_mask(top, _mm512_set1_epi16(0x7f80)) == 0;
-}
+TL_INLINE int tl_halves_are_finite(__m512i top) { return _mm512_cmpge_epu16_mask(top, _mm512_set1_epi16(0x7f80)) == 0; }
 
 /* The same in pairs: a's and b's first number, their second, ... */
 TL_INLINE __m512i tl_planes_zip(__m512i a, __m512i b) { return _mm512_or_si512(_mm512_srli_epi32(a, 16), b); }

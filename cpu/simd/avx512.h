@@ -215,6 +215,18 @@ TL_INLINE void tl_store_codes(tl_qcode *to, tl_v x, int32_t bias)
     _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtepi32_epi8(i));
 }
 
+#define TL_FOUR_CODES
+/* The same of four vectors, x within -127 .. 127. */
+TL_INLINE void tl_store_four_codes(tl_qcode *to, const tl_v x[4], int32_t bias)
+{
+    /* packing leaves each quarter of a vector with four codes of every x */
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i low = _mm512_packs_epi32(_mm512_cvtps_epi32(x[0]), _mm512_cvtps_epi32(x[1]));
+    const __m512i high = _mm512_packs_epi32(_mm512_cvtps_epi32(x[2]), _mm512_cvtps_epi32(x[3]));
+    const __m512i codes = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(low, high));
+    _mm512_storeu_si512(to, bias ? _mm512_add_epi8(codes, _mm512_set1_epi8((char)bias)) : codes);
+}
+
 /* Four numbers within -127 .. 127, rounded to nearest even, side by side in each lane: neighbouring keys of V. */
 TL_INLINE tl_vi tl_join_codes(const tl_v x[4])
 {

@@ -53,6 +53,8 @@ static void tl_int8_lay_out_task(tl_int8 *z, const tl_shape *shape, int64_t rows
     z->codes = tl_take(a, shape->int8 ? shape->code_planes * TL_PANEL * z->code_stride * code : 0);
 }
 
+#include "simd/peaks_int8.inc.h"
+
 /* A widened row's codes; bias is added to each. */
 static void tl_encode(tl_qcode *to, const float *x, int32_t n, float inverse, int32_t bias)
 {
@@ -68,6 +70,35 @@ static void tl_encode_second(tl_qcode *to, const float *x, int32_t n, tl_quant q
         const tl_v a = tl_v_load(x + i), code = tl_v_sub(tl_v_add(tl_v_mul(a, inverse), magic), magic);
         const tl_v rest = tl_v_mul(tl_v_fma(code, scale, a), inverse);
         tl_store_codes(to + i, tl_v_mul(rest, tl_v_set(TL_PLANE_STEPS)), bias);
+    }
+}
+
+/* A row as it lies in its tensor, with zeros up to `stride`. */
+TL_INLINE void tl_encode_row_of(tl_qcode *to, const unsigned char *row, int32_t n, int32_t stride, float inverse,
+                                int32_t bias, const int32_t dtype)
+{
+    const tl_v y = tl_v_set(inverse);
+    int32_t i = 0;
+#ifdef TL_FOUR_CODES
+    for (; i + 4 * TL_LANES <= n; i += 4 * TL_LANES) {
+        tl_v a[4];
+        TL_UNROLL for (int j = 0; j < 4; j++) a[j] = tl_v_mul(tl_load_lanes(row, i + j * TL_LANES, TL_LANES, dtype), y);
+        tl_store_four_codes(to + i, a, bias);
+    }
+#endif
+    for (; i + TL_LANES <= n; i += TL_LANES)
+        tl_store_codes(to + i, tl_v_mul(tl_load_lanes(row, i, TL_LANES, dtype), y), bias);
+    for (; i < stride; i += TL_LANES)
+        tl_store_codes(to + i, i < n ? tl_v_mul(tl_load_lanes(row, i, n - i, dtype), y) : tl_v_set(0.f), bias);
+}
+
+static void tl_encode_row(tl_qcode *to, const unsigned char *row, int32_t n, int32_t stride, float inverse,
+                          int32_t bias, int32_t dtype)
+{
+    switch (dtype) {
+    case TL_F32: tl_encode_row_of(to, row, n, stride, inverse, bias, TL_F32); break;
+    case TL_F16: tl_encode_row_of(to, row, n, stride, inverse, bias, TL_F16); break;
+    default: tl_encode_row_of(to, row, n, stride, inverse, bias, TL_BF16); break;
     }
 }
 
@@ -93,18 +124,31 @@ static int tl_pack_codes(const tl_operands *x, const tl_int8 *z, int64_t key)
 {
     const tl_cpu *c = &x->cpu;
     const int64_t at = key - x->first;
+    const tl_operand *k = &c->call->k;
+    const int as_given = tl_coded_as_given(c, k) && z->planes == 1;
     int flagged = 0;
+    float peak = 0.f;
+    tl_quant quant = tl_policy_quant(c->call->policy, peak);
     for (int32_t j = 0; j < TL_PANEL; j++) {
         const int used = key + j < c->seq->lk && tl_key_is_seen(c->seq, c->prepared, key + j) && !z->flagged[at + j];
-        const tl_quant quant = c->call->k.scale ? tl_given_quant(z->scale[at + j])
-                                                : tl_policy_quant(c->call->policy, z->scale[at + j]);
-        if (used)
-            tl_widen_coded_key(x->token, c, key + j);
-        else
-            memset(x->token, 0, sizeof *x->token * (size_t)x->q_stride);
+        if (k->scale) {
+            quant = tl_given_quant(z->scale[at + j]);
+        } else if (z->scale[at + j] != peak) { /* divisions; most keys share a scale */
+            peak = z->scale[at + j];
+            quant = tl_policy_quant(c->call->policy, peak);
+        }
         tl_qcode *codes = z->codes + (int64_t)j * z->code_stride;
-        tl_encode(codes, x->token, x->d, quant.inverse, TL_KEY_BIAS);
-        if (z->planes == 2) tl_encode_second(codes + TL_PANEL * z->code_stride, x->token, x->d, quant, TL_KEY_BIAS);
+        if (used && as_given) {
+            tl_encode_row(codes, tl_row(k, c->seq->batch, c->seq->k_start, key + j, c->kv_head), x->d, z->code_stride,
+                          quant.inverse, TL_KEY_BIAS, k->dtype);
+        } else {
+            if (used)
+                tl_widen_coded_key(x->token, c, key + j);
+            else
+                memset(x->token, 0, sizeof *x->token * (size_t)x->q_stride);
+            tl_encode(codes, x->token, x->d, quant.inverse, TL_KEY_BIAS);
+            if (z->planes == 2) tl_encode_second(codes + TL_PANEL * z->code_stride, x->token, x->d, quant, TL_KEY_BIAS);
+        }
         z->scale[at + j] = tl_kernel_scale(quant);
         flagged |= z->flagged[at + j];
     }
@@ -120,12 +164,23 @@ static void tl_int8_pack(const tl_operands *x, const tl_int8 *z, int64_t begin, 
 
 /* ---- queries */
 
+/* Of what meets a key's bias. */
+TL_INLINE int64_t tl_sum_of_codes(const tl_qcode *codes, int32_t n)
+{
+    int64_t sum = 0;
+    for (int32_t i = 0; TL_KEY_BIAS != 0 && i < n; i++) sum += (int8_t)codes[i];
+    return sum;
+}
+
+/* Where a row's sums of products begin, so that the bias is taken back; they may wrap on the way. */
+TL_INLINE int32_t tl_bias_start(int64_t sum) { return (int32_t)(uint32_t)(-TL_KEY_BIAS * sum); }
+
 static void tl_quantise_query(const tl_operands *x, tl_int8 *z, int32_t r, tl_quant quant)
 {
     const float *q = x->q + (int64_t)r * x->q_stride, *mean = x->cpu.prepared->mean;
     const float *coded = z->coded + (int64_t)r * x->q_stride;
     const int flagged = !tl_is_finite(tl_peak(coded, x->d));
-    int64_t sum = 0; /* of what meets a key's bias */
+    int64_t sum = 0;
     z->q_flagged[r] = (unsigned char)flagged;
     z->some_q_flagged |= flagged;
     x->cpu.counters->nonfinite_tokens += flagged && tl_counts_rows(&x->cpu.task, TL_INT8);
@@ -135,18 +190,52 @@ static void tl_quantise_query(const tl_operands *x, tl_int8 *z, int32_t r, tl_qu
         memset(codes, 0, sizeof *codes * (size_t)z->code_stride);
         if (!flagged && p == 0) tl_encode(codes, coded, x->d, quant.inverse, 0);
         if (!flagged && p == 1) tl_encode_second(codes, coded, x->d, quant, 0);
-        for (int32_t i = 0; TL_KEY_BIAS != 0 && i < x->d; i++) sum += times * (int8_t)codes[i];
+        sum += times * tl_sum_of_codes(codes, x->d);
     }
-    z->q_start[r] = (int32_t)(uint32_t)(-TL_KEY_BIAS * sum); /* sums may wrap on the way */
+    z->q_start[r] = tl_bias_start(sum);
     z->q_scale[r] = tl_kernel_scale(quant) * tl_product_unit(&x->cpu.call->shape) * x->factor;
     float dot = 0.f;
     for (int32_t i = 0; mean && i < x->d; i++) dot += q[i] * mean[i];
     z->q_mean[r] = dot * x->factor;
 }
 
+/* The block's rows, the task's from r on, straight from the tensor. 0: they have to be looked at one by one. */
+static int tl_quantise_rows(const tl_operands *x, tl_int8 *z, int32_t r, const tl_query_block *b)
+{
+    const tl_cpu *c = &x->cpu;
+    const tl_operand *q = &c->call->q;
+    const tl_mask_geometry *mask = &c->task.mask;
+    const int64_t first = b->first, last = b->last;
+    if (!tl_coded_as_given(c, q) || z->planes != 1 || c->task.scattered) return 0;
+    if (tl_key_begin(mask, first) >= tl_key_end(mask, first) || tl_key_begin(mask, last) >= tl_key_end(mask, last))
+        return 0; /* rows that see no key do not count; those that see some are neighbours */
+    const float peak = tl_rows_peak(q, tl_row(q, c->seq->batch, c->seq->q_start, first, b->head), last - first + 1,
+                                    x->d);
+    if (!tl_is_finite(peak)) return 0;
+    const tl_quant quant = tl_policy_quant(c->call->policy, peak);
+    for (int32_t i = 0; i < b->rows; i++, r++) {
+        tl_qcode *codes = z->q[0] + (int64_t)r * z->code_stride;
+        tl_encode_row(codes, tl_row(q, c->seq->batch, c->seq->q_start, tl_token_of(c, r), b->head), x->d,
+                      z->code_stride, quant.inverse, 0, q->dtype);
+        z->q_flagged[r] = 0;
+        z->q_start[r] = tl_bias_start(tl_sum_of_codes(codes, x->d));
+        z->q_scale[r] = tl_kernel_scale(quant) * tl_product_unit(&c->call->shape) * x->factor;
+        z->q_mean[r] = 0.f;
+    }
+    return 1;
+}
+
+#define TL_INT8_TAKES_ROWS 1
 #include "simd/scales_int8.inc.h"
 
 static void tl_int8_scales(const tl_operands *x, const tl_int8 *z, int64_t begin, int64_t end)
 {
-    tl_find_peaks(x, z, begin, end);
+    float peak;
+    const int64_t n = tl_min64(end, x->cpu.seq->lk) - begin;
+    if (!tl_find_one_peak(x, begin, n, &peak)) {
+        tl_find_peaks(x, z, begin, end);
+        return;
+    }
+    memset(z->flagged + begin - x->first, 0, (size_t)(end - begin));
+    for (int64_t key = begin; key < end; key++) z->scale[key - x->first] = peak;
 }

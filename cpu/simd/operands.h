@@ -13,10 +13,10 @@
  *   void tl_high_lay_out_task(high, shape, rows, arena)   memory of a worker: so many query rows, scratch
  *   void tl_high_pack(x, high, begin, end)                packs keys [begin, end), multiples of TL_PANEL
  *   void tl_high_begin(x, high)                           the form of the task's queries; x->q holds them as floats, unless
- *                                                         TL_HIGH_TAKES_ROWS is defined as 1: then only for INT8 tiles
+ *                                                         TL_HIGH_TAKES_ROWS is defined as 1
  *   void tl_high_scores(x, high, row, rows, at, n, s)     x->factor * q . k of rows [row, row + rows) and keys
  *                                                         [at, at + n), n a multiple of TL_PANEL, into s
- * tl_int8: the same names (suits: X3 or not), and
+ * tl_int8: the same names (suits: X3 or not; TL_INT8_TAKES_ROWS), and
  *   void tl_int8_scales(x, int8, begin, end)              comes before tl_int8_pack, for whole units
  * tl_values:
  *   tl_values_suits, tl_values_lay_out_keys, tl_values_lay_out_task, tl_values_pack as above, and
@@ -179,8 +179,7 @@ TL_INLINE void tl_narrow_from(unsigned char *to, const float *x, int32_t n, tl_v
     for (; dtype == TL_BF16 && i + 2 * TL_LANES <= n; i += 2 * TL_LANES)
         tl_half_store_bf16((uint16_t *)(void *)to + i, tl_v_mul(tl_v_load(x + i), factor),
                            tl_v_mul(tl_v_load(x + i + TL_LANES), factor));
-    for (; i + TL_LANES <= n; i += TL_LANES)
-        tl_store_lanes(to, i, TL_LANES, dtype, tl_v_mul(tl_v_load(x + i), factor));
+    for (; i + TL_LANES <= n; i += TL_LANES) tl_store_lanes(to, i, TL_LANES, dtype, tl_v_mul(tl_v_load(x + i), factor));
     if (i < n) tl_store_lanes(to, i, n - i, dtype, tl_v_mul(tl_v_load(x + i), factor));
 }
 

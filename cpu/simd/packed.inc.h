@@ -39,7 +39,7 @@ typedef struct {
     tl_values values;
     float *o;       /* [rows][in.o_stride] */
     uint32_t fresh; /* bit rb: nothing was added to that row block's O yet; it is 0, whatever its memory holds */
-    float *scores; /* [TL_ROWS][TL_SCORE_STRIDE] */
+    float *scores;  /* [TL_ROWS][TL_SCORE_STRIDE] */
 #if TL_WOVEN
     const float *guess; /* [TL_ROWS] references of the next scores' rows, as they are now */
     tl_woven woven;
@@ -144,10 +144,11 @@ TL_INLINE void tl_begin(tl_ctx *x, tl_acc *acc)
 {
     const tl_cpu *c = &x->in.cpu;
     const int32_t rows = tl_task_rows(&c->task);
-    const int int8 = tl_meets(&c->task, TL_INT8);
-    for (int32_t r = 0; r < rows && (int8 || !TL_HIGH_TAKES_ROWS); r++)
+    const int high = tl_meets(&c->task, TL_HIGH), int8 = tl_meets(&c->task, TL_INT8);
+    const int widened = (high && !TL_HIGH_TAKES_ROWS) || (int8 && !TL_INT8_TAKES_ROWS);
+    for (int32_t r = 0; r < rows && widened; r++)
         tl_widen_query(x->in.q + (int64_t)r * x->in.q_stride, c, tl_head_of(c, r), tl_token_of(c, r));
-    if (tl_meets(&c->task, TL_HIGH)) tl_high_begin(&x->in, &x->high);
+    if (high) tl_high_begin(&x->in, &x->high);
     if (int8) tl_int8_begin(&x->in, &x->int8);
     acc->o = x->o;
     x->fresh = UINT32_MAX;

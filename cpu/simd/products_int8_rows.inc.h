@@ -69,60 +69,10 @@ static void tl_quantise_query(const tl_operands *x, tl_int8 *z, int32_t r, tl_qu
     z->q_scale[r] = tl_kernel_scale(quant) * x->factor;
 }
 
+#include "simd/peaks_int8.inc.h"
 #include "simd/scales_int8.inc.h"
 
 /* ---- keys */
-
-/* The largest magnitude among n rows; Inf where one of their numbers is Inf or NaN. */
-TL_INLINE float tl_rows_peak(const unsigned char *row, int64_t stride, int32_t n, int32_t d, const int32_t dtype)
-{
-    float top[2][TL_LANES];
-    tl_v v[2] = {tl_v_set(0.f), tl_v_set(0.f)};
-    tl_half h[2] = {{0}, {0}};
-    for (; n > 0; n--, row += stride) {
-        const uint16_t *half = (const uint16_t *)(const void *)row;
-        int32_t i = 0;
-        for (; i + 2 * TL_LANES <= d; i += 2 * TL_LANES) TL_UNROLL for (int j = 0; j < 2; j++)
-            {
-                if (dtype == TL_F32)
-                    v[j] = tl_v_top_bits(v[j], tl_load_lanes(row, i + j * TL_LANES, TL_LANES, dtype));
-                else
-                    h[j] = tl_half_top(h[j], tl_half_load(half + i + j * TL_LANES));
-            }
-        for (; i < d; i += TL_LANES) {
-            if (dtype == TL_F32)
-                v[0] = tl_v_top_bits(v[0], tl_load_lanes(row, i, d - i, dtype));
-            else
-                h[0] = tl_half_top(h[0],
-                                   d - i < TL_LANES ? tl_half_load_part(half + i, d - i) : tl_half_load(half + i));
-        }
-    }
-    TL_UNROLL for (int j = 0; j < 2; j++) tl_v_store(top[j], dtype == TL_F32   ? v[j]
-                                                             : dtype == TL_F16 ? tl_v_from_f16(h[j])
-                                                                               : tl_v_from_bf16(h[j]));
-    return tl_peak(top[0], 2 * TL_LANES);
-}
-
-static float tl_keys_peak(const tl_operands *x, const tl_int8 *z, int64_t key, int32_t n)
-{
-    const unsigned char *row = z->key + key * z->stride;
-    switch (x->cpu.call->k.dtype) {
-    case TL_F32: return tl_rows_peak(row, z->stride, n, x->d, TL_F32);
-    case TL_F16: return tl_rows_peak(row, z->stride, n, x->d, TL_F16);
-    default: return tl_rows_peak(row, z->stride, n, x->d, TL_BF16);
-    }
-}
-
-/* The largest magnitude of keys [key, key + n), if all of them count: tl_find_peaks, short. */
-static int tl_find_one_peak(const tl_operands *x, const tl_int8 *z, int64_t key, int32_t n, float *peak)
-{
-    const tl_cpu *c = &x->cpu;
-    if (c->call->k.scale || c->prepared->seen || c->seq->lq == 0 || key < tl_key_begin(&c->seq->mask, 0) ||
-        key + n > tl_key_end(&c->seq->mask, c->seq->lq - 1))
-        return 0;
-    *peak = tl_keys_peak(x, z, key, n);
-    return tl_is_finite(*peak);
-}
 
 /* Scales and flags of the tile's keys, which begin at `at`. */
 static void tl_know_tile(const tl_operands *x, const tl_int8 *z, int64_t at)
@@ -132,7 +82,7 @@ static void tl_know_tile(const tl_operands *x, const tl_int8 *z, int64_t at)
     const int32_t n = tl_least(TL_KEY_TILE, c->seq->lk - key), padded = (int32_t)tl_round_up(n, TL_PANEL);
     int flagged = 0;
     float peak = 0.f;
-    if (tl_find_one_peak(x, z, key, n, &peak))
+    if (tl_find_one_peak(x, key, n, &peak))
         memset(z->flagged + at, 0, (size_t)padded);
     else {
         tl_find_peaks(x, z, key, key + padded);
