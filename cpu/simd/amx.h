@@ -26,7 +26,7 @@ enum {
 /* ---- the tile registers: 0 to 3 accumulate (row tile 0 with column tiles 0 and 1, then row tile 1), 4 and 5 are A, 6 and 7
  * are B. two_rows and two_columns are constants where they are called. */
 
-#define TL_WOVEN 1
+#define TL_CHUNKED 1
 #define TL_OWN_AGENT /* instead of simd/operands.h */
 
 /* A task begins and ends. A thread's registers are saved with it, but the state costs nothing only once it is released. */
@@ -64,7 +64,7 @@ TL_INLINE void tl_tiles_load(const int two_rows, const int two_columns, const fl
     if (two_rows && two_columns) _tile_loadd(3, c + 16 * stride + 16, bytes);
 }
 
-/* A block of products as it lies in tl_woven: four tiles, one after another. */
+/* Four tiles, one after another. */
 TL_INLINE void tl_tiles_load_block(const int two_rows, const int two_columns, const float *c)
 {
     _tile_loadd(0, c, 64);

@@ -16,7 +16,7 @@ typedef struct {
     uint16_t *nonfinite; /* as simd/operands.h says */
 
     float *block; /* [TL_VALUE_KEYS][o_stride] scratch: V as floats */
-#if TL_WOVEN
+#if TL_CHUNKED
     float (*blocks)[4 * TL_BLOCK_TILE]; /* [2 * TL_VALUE_PIECES] scratch: products */
     tl_qcode *codes; /* [TL_VALUE_PIECES][TL_ROWS][TL_VALUE_KEYS] scratch: of pieces that are no whole tile */
 #endif
@@ -37,7 +37,7 @@ static void tl_values_lay_out_keys(tl_values *v, const tl_shape *shape, int64_t 
 static void tl_values_lay_out_task(tl_values *v, const tl_shape *shape, int64_t rows, tl_arena *a)
 {
     (void)rows;
-#if TL_WOVEN
+#if TL_CHUNKED
     v->blocks = tl_take(a, 2 * TL_VALUE_PIECES * (int64_t)sizeof *v->blocks);
     v->codes = tl_take(a, TL_VALUE_PIECES * TL_ROWS * TL_VALUE_KEYS);
 #endif

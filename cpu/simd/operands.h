@@ -32,8 +32,9 @@
  *                                                         may be left undefined: 0, then O is set to 0 before
  *   float tl_values_weight(p, j)                          the number that column j of a row of P stands for
  *
- * With TL_WOVEN (simd/woven.h), in place of tl_high_scores and tl_int8_scores:
- *   void tl_high_block(x, high, row, rows, at, n, block)  products of at most 32 rows and 32 keys; calls tl_weave on the way
+ * With TL_CHUNKED (simd/chunks.h), in place of tl_high_scores and tl_int8_scores:
+ *   void tl_high_block(high, row, rows, at, n, block, stride)   products of at most 32 rows and 32 keys; stride: numbers from one
+ *                                                         row of the block to the next
  *   int  tl_high_flagged(high, at, n)                     is some query, or some of these keys, flagged?
  *   void tl_high_mend(x, high, row, rows, at, n, s)       scores of what is flagged
  *   tl_values_exp2(t), tl_values_put(p, i, a, b)          the steps of tl_values_weigh: 2^t; columns i .. i + 31 of a row of P
@@ -79,16 +80,12 @@ enum {
 /* A call that stays one: inlined into a large caller, register tiles may spill. */
 #define TL_CALL static __attribute__((noinline))
 
-/* 1: the vector work on scores is woven with the products of others (simd/woven.h). */
-#ifndef TL_WOVEN
-#define TL_WOVEN 0
+/* 1: a unit of its own makes products, by blocks (simd/chunks.h). */
+#ifndef TL_CHUNKED
+#define TL_CHUNKED 0
 #endif
 
 enum { TL_BLOCK_COLUMNS = 2 * TL_PANEL, TL_BLOCK_TILE = TL_PANEL * TL_PANEL }; /* of a block; numbers of a tile */
-typedef struct tl_woven tl_woven;
-#if TL_WOVEN
-TL_SHARED void tl_weave(tl_woven *w, int32_t steps); /* after each of so many steps of a block's products */
-#endif
 
 typedef struct {
     tl_cpu cpu;
@@ -103,7 +100,6 @@ typedef struct {
     int32_t fresh;      /* O of the rows that tl_values_run is to add to is 0 */
     float *q;           /* [rows][q_stride] the task's queries */
     float *token;       /* [max(q_stride, o_stride)] scratch: a row as floats */
-    tl_woven *woven;
 } tl_operands;
 
 /* The rows of 16 keys, or of their V, and what their codes are worth. */

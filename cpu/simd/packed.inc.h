@@ -12,8 +12,8 @@
  * O is part of, its terms are added in one order.
  */
 #include "simd/operands.h"
-#if TL_WOVEN
-#include "simd/woven.h"
+#if TL_CHUNKED
+#include "simd/chunks.h"
 #define TL_GUESSES 1
 #endif
 
@@ -40,9 +40,9 @@ typedef struct {
     float *o;       /* [rows][in.o_stride] */
     uint32_t fresh; /* bit rb: nothing was added to that row block's O yet; it is 0, whatever its memory holds */
     float *scores;  /* [TL_ROWS][TL_SCORE_STRIDE] */
-#if TL_WOVEN
+#if TL_CHUNKED
     const float *guess; /* [TL_ROWS] references of the next scores' rows, as they are now */
-    tl_woven woven;
+    tl_chunk_space *chunk;
 #endif
 } tl_ctx;
 
@@ -50,8 +50,9 @@ typedef struct {
 typedef struct {
     float *s;     /* [TL_ROWS][TL_SCORE_STRIDE] */
     int32_t cols; /* in use: a multiple of TL_PANEL, no further than the block's last row sees */
-#if TL_WOVEN
-    int32_t topped;       /* top is good */
+#if TL_CHUNKED
+    int32_t masked; /* columns from `seen` on, which no row sees, are -Inf; every row sees those before; top is good */
+    int32_t seen;
     int32_t weighed;      /* s holds P already, of these references */
     float guess[TL_ROWS]; /* [row] */
     float top[TL_ROWS];   /* [row] its largest score */
@@ -106,6 +107,9 @@ static void tl_lay_out(tl_ctx *x, const tl_shape *shape, tl_arena *a)
     in->token = tl_take(a, tl_max64(in->q_stride, in->o_stride) * 4);
     x->o = tl_take(a, rows * in->o_stride * 4);
     x->scores = tl_take(a, (int64_t)TL_ROWS * TL_SCORE_STRIDE * 4);
+#if TL_CHUNKED
+    x->chunk = tl_take(a, (int64_t)sizeof *x->chunk);
+#endif
     tl_high_lay_out_task(&x->high, shape, rows, a);
     tl_int8_lay_out_task(&x->int8, shape, rows, a);
     tl_values_lay_out_task(&x->values, shape, rows, a);
@@ -219,7 +223,7 @@ TL_INLINE tl_run tl_run_at(const tl_ctx *x, const tl_scores *s, tl_span span, in
     return run;
 }
 
-#if TL_WOVEN
+#if TL_CHUNKED
 TL_INLINE void tl_guess(tl_ctx *x, const float m[TL_ROWS]) { x->guess = m; }
 
 static int tl_some_flagged(const tl_ctx *x, const tl_scores *s, tl_span span, int64_t at)
@@ -233,64 +237,128 @@ static int tl_some_flagged(const tl_ctx *x, const tl_scores *s, tl_span span, in
     return 0;
 }
 
-/* Can weights be made before the maximum is known? */
-static int tl_can_weigh(const tl_ctx *x, tl_span span, int32_t rows)
+/* Of the columns, how many all rows of the block see, and no row sees further ones; -1: rows differ. */
+static int32_t tl_same_columns(const tl_ctx *x, const tl_scores *s, tl_span span, int32_t rb)
+{
+    if (!span.edge) return s->cols;
+    const tl_task *t = tl_task_of(x);
+    const tl_tokens k = tl_row_tokens(t, rb * TL_ROWS, tl_rows_here(x, rb));
+    const int64_t key = (int64_t)span.first * t->tile_keys;
+    const int64_t first = tl_min64(tl_key_end(&t->mask, k.first) - key, s->cols);
+    const int64_t last = tl_min64(tl_key_end(&t->mask, k.last) - key, s->cols);
+    const int same = !t->scattered && first == last && first > 0 && tl_key_begin(&t->mask, k.last) <= key;
+    return same ? (int32_t)first : -1;
+}
+
+/* Can weights be made at once? The references must be known: a row's own, or where it has seen nothing its largest score. */
+static int tl_can_weigh(const tl_ctx *x, const tl_scores *s, tl_span span, int32_t rows)
 {
     const int32_t whole = (1 << span.count) - 1;
-    if (TL_VALUES_UP_TO_1 || span.edge || !tl_logits_are_plain(x->in.cpu.call)) return 0;
+    if (TL_VALUES_UP_TO_1 || !s->masked) return 0;
     if (tl_task_of(x)->tile_keys % TL_BLOCK_COLUMNS && span.route != 0 && span.route != whole) return 0;
     for (int32_t r = 0; r < rows; r++)
-        if (!tl_is_finite(x->guess[r])) return 0;
+        if (!tl_is_finite(x->guess[r]) && x->guess[r] != TL_NEVER) return 0;
     return 1;
 }
 
-/* Scores, or with s->weighed weights. */
-static void tl_woven_scores(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, int64_t at)
+/* Columns [j, j + n) of one route, with the products of row block rb at `block`. */
+static tl_chunk tl_chunk_at(tl_ctx *x, const tl_scores *s, int32_t route, int32_t rb, int64_t at, int32_t j, int32_t n,
+                            float *block, int64_t stride)
 {
     const int32_t first = rb * TL_ROWS, rows = tl_rows_here(x, rb);
-    tl_woven *w = &x->woven;
-    tl_run run;
-    int turn = 0;
-    w->rows = w->done = 0;
-    w->s = s->s;
-    w->guess = s->weighed ? s->guess : NULL;
-    w->factor = x->in.factor;
+    tl_chunk c = {.block = block, .stride = stride, .rows = rows, .begin = j, .cols = n, .factor = x->in.factor};
+    c.seen = s->masked ? s->seen - j : n;
+    if (route == TL_INT8) {
+        c.q_scale = x->int8.q_scale + first;
+        c.q_mean = x->int8.q_mean + first;
+        c.k_scale = x->int8.scale + at + j;
+    }
+    return c;
+}
+
+static void tl_chunk_products(tl_ctx *x, int32_t route, int32_t rb, int64_t at, int32_t n, float *block, int64_t stride)
+{
+    const int32_t first = rb * TL_ROWS, rows = tl_rows_here(x, rb);
+    for (int32_t i = 0; i < n; i += TL_BLOCK_COLUMNS) {
+        const int32_t cols = tl_least(TL_BLOCK_COLUMNS, n - i);
+        if (route == TL_INT8)
+            tl_int8_block(&x->int8, first, rows, at + i, cols, block + i, stride);
+        else
+            tl_high_block(&x->high, first, rows, at + i, cols, block + i, stride);
+    }
+}
+
+static void tl_begin_rows(tl_ctx *x, int32_t rows)
+{
     for (int32_t r = 0; r < rows; r++) {
-        tl_v_store(w->top[r], tl_v_set(-TL_INF));
-        tl_v_store(w->sum[r], tl_v_set(0.f));
+        tl_v_store(x->chunk->top[r], tl_v_set(-TL_INF));
+        tl_v_store(x->chunk->sum[r], tl_v_set(0.f));
+    }
+}
+
+/* Scores, or weights of the references in s->guess, chunk by chunk. */
+static void tl_chunked_scores(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, int64_t at)
+{
+    const int32_t rows = tl_rows_here(x, rb);
+    tl_run run;
+    tl_begin_rows(x, rows);
+    for (int32_t j = 0; j < s->cols; j += run.n) {
+        run = tl_run_at(x, s, span, j);
+        for (int32_t i = j, n; i < j + run.n; i += n) {
+            n = tl_least(TL_CHUNK_COLUMNS, j + run.n - i);
+            tl_chunk_products(x, run.route, rb, at + i, n, x->chunk->products, TL_CHUNK_STRIDE);
+            const tl_chunk c = tl_chunk_at(x, s, run.route, rb, at, i, n, x->chunk->products, TL_CHUNK_STRIDE);
+            tl_chunk_rows(&c, x->chunk, s->weighed ? s->guess : NULL, s->s);
+        }
+    }
+    for (int32_t r = 0; r < rows; r++) s->top[r] = tl_v_top(tl_v_load(x->chunk->top[r]));
+}
+
+/* The same of rows some of which have seen nothing: weights of what will be their references, once all products are there. */
+static void tl_first_weights(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, int64_t at)
+{
+    const int32_t rows = tl_rows_here(x, rb);
+    const int one = s->cols <= TL_CHUNK_COLUMNS; /* or where scores go, which make room */
+    float *block = one ? x->chunk->products : s->s;
+    const int64_t stride = one ? TL_CHUNK_STRIDE : TL_SCORE_STRIDE;
+    tl_run run;
+    tl_begin_rows(x, rows);
+    for (int32_t j = 0; j < s->cols; j += run.n) {
+        run = tl_run_at(x, s, span, j);
+        tl_chunk_products(x, run.route, rb, at + j, run.n, block + j, stride);
+        const tl_chunk c = tl_chunk_at(x, s, run.route, rb, at, j, run.n, block + j, stride);
+        tl_chunk_tops(&c, x->chunk);
+    }
+    for (int32_t r = 0; r < rows; r++) {
+        s->top[r] = tl_v_top(tl_v_load(x->chunk->top[r]));
+        if (s->guess[r] == TL_NEVER) s->guess[r] = s->top[r];
+        s->weighed &= tl_is_finite(s->guess[r]);
     }
     for (int32_t j = 0; j < s->cols; j += run.n) {
         run = tl_run_at(x, s, span, j);
-        for (int32_t i = j; i < j + run.n; i += TL_BLOCK_COLUMNS, turn = !turn) {
-            const int32_t n = tl_least(TL_BLOCK_COLUMNS, j + run.n - i);
-            if (run.route == TL_INT8)
-                tl_int8_block(&x->in, &x->int8, first, rows, at + i, n, w->blocks[turn]);
-            else
-                tl_high_block(&x->in, &x->high, first, rows, at + i, n, w->blocks[turn]);
-            tl_weave(w, 1);
-            w->block = w->blocks[turn];
-            w->rows = rows;
-            w->cols = n;
-            w->done = 0;
-            w->column = i;
-            w->q_scale = run.route == TL_INT8 ? x->int8.q_scale + first : NULL;
-            w->q_mean = run.route == TL_INT8 ? x->int8.q_mean + first : NULL;
-            w->k_scale = run.route == TL_INT8 ? x->int8.scale + at + i : NULL;
-        }
+        const tl_chunk c = tl_chunk_at(x, s, run.route, rb, at, j, run.n, block + j, stride);
+        tl_chunk_rows(&c, x->chunk, s->weighed ? s->guess : NULL, s->s);
     }
-    tl_weave(w, 1);
-    for (int32_t r = 0; r < rows; r++) s->top[r] = tl_v_top(tl_v_load(w->top[r]));
 }
 
 static void tl_products(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, int64_t at)
 {
     const int32_t first = rb * TL_ROWS, rows = tl_rows_here(x, rb);
-    s->topped = !tl_some_flagged(x, s, span, at);
-    s->weighed = s->topped && tl_can_weigh(x, span, rows);
-    for (int32_t r = 0; r < rows; r++) s->guess[r] = x->guess[r];
-    tl_woven_scores(x, s, span, rb, at);
+    const int flagged = tl_some_flagged(x, s, span, at);
+    int fresh = 0;
+    s->seen = tl_same_columns(x, s, span, rb);
+    s->masked = !flagged && s->seen >= 0 && tl_logits_are_plain(x->in.cpu.call);
+    s->weighed = tl_can_weigh(x, s, span, rows);
+    for (int32_t r = 0; r < rows; r++) {
+        s->guess[r] = x->guess[r];
+        fresh |= s->guess[r] == TL_NEVER;
+    }
+    if (s->weighed && fresh)
+        tl_first_weights(x, s, span, rb, at);
+    else
+        tl_chunked_scores(x, s, span, rb, at);
     tl_run run;
-    for (int32_t j = 0; !s->topped && j < s->cols; j += run.n) {
+    for (int32_t j = 0; flagged && j < s->cols; j += run.n) {
         run = tl_run_at(x, s, span, j);
         if (run.route == TL_INT8)
             tl_int8_mend(&x->in, &x->int8, first, rows, at + j, run.n, s->s + j);
@@ -489,6 +557,9 @@ static void tl_mask(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
     const int64_t mask_k = c->call->bool_mask.data ? c->call->bool_mask.k : 1;
     const int64_t bias_k = c->call->bias.data ? c->call->bias.k : 1;
     const int lanes = (mask_k == 0 || mask_k == 1) && (bias_k == 0 || bias_k == 1);
+#if TL_CHUNKED
+    if (s->masked) return;
+#endif
     for (int32_t r = 0, n = tl_rows_here(x, rb); r < n; r++) {
         float *row = s->s + r * TL_SCORE_STRIDE;
         if (c->task.scattered && !lanes) {
@@ -508,8 +579,8 @@ static void tl_mask(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
 static void tl_row_max(const tl_ctx *x, const tl_scores *s, tl_span span, int32_t rb, float top[TL_ROWS])
 {
     const int32_t n = tl_rows_here(x, rb);
-#if TL_WOVEN
-    if (s->topped && !span.edge && tl_logits_are_plain(x->in.cpu.call)) {
+#if TL_CHUNKED
+    if (s->masked) {
         for (int32_t r = 0; r < TL_ROWS; r++) top[r] = r < n ? s->top[r] : -TL_INF;
         return;
     }
@@ -547,14 +618,14 @@ static void tl_exp(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, const floa
 {
     const int32_t n = tl_rows_here(x, rb);
     for (int32_t r = n; r < TL_ROWS; r++) sum[r] = 0.f;
-#if TL_WOVEN
+#if TL_CHUNKED
     if (s->weighed) {
         int right = 1;
         for (int32_t r = 0; r < n; r++) right &= ref[r] == s->guess[r];
-        for (int32_t r = 0; right && r < n; r++) sum[r] = tl_v_sum(tl_v_load(x->woven.sum[r]));
+        for (int32_t r = 0; right && r < n; r++) sum[r] = tl_v_sum(tl_v_load(x->chunk->sum[r]));
         if (right) return;
         s->weighed = 0;
-        tl_woven_scores(x, s, span, rb, (int64_t)span.first * tl_task_of(x)->tile_keys - x->in.first);
+        tl_chunked_scores(x, s, span, rb, (int64_t)span.first * tl_task_of(x)->tile_keys - x->in.first);
     }
 #endif
     (void)span;
@@ -664,9 +735,6 @@ static void tl_start(tl_ctx *x, void *scratch)
     const tl_cpu *c = &x->in.cpu;
     const tl_shape *shape = &c->call->shape;
     tl_lay_out(x, shape, &(tl_arena){scratch, 0});
-#if TL_WOVEN
-    x->in.woven = &x->woven;
-#endif
     if (!tl_packs_on_arrival(shape)) tl_lay_out_keys(x, shape, c->seq->lk, &(tl_arena){c->prepared->packed, 0});
 }
 

@@ -199,8 +199,8 @@ static void tl_high_begin(const tl_operands *x, tl_high *h)
 
 /* ---- products */
 
-TL_INLINE void tl_high_tiles(const int two_rows, const int two_columns, const tl_operands *x, const tl_high *h,
-                             int32_t row, int64_t at, float *block)
+TL_INLINE void tl_high_tiles(const int two_rows, const int two_columns, const tl_high *h, int32_t row, int64_t at,
+                             float *block, int64_t stride)
 {
     const int64_t q_next = (int64_t)h->steps * h->q_planes * TL_TILE_BYTES;
     const int64_t k_next = (int64_t)h->steps * h->k_planes * TL_TILE_BYTES;
@@ -215,22 +215,21 @@ TL_INLINE void tl_high_tiles(const int two_rows, const int two_columns, const tl
         }
         q += h->q_planes * TL_TILE_BYTES;
         k += h->k_planes * TL_TILE_BYTES;
-        tl_weave(x->woven, h->steps);
     }
-    tl_tiles_store_block(two_rows, two_columns, block);
+    tl_tiles_store(two_rows, two_columns, block, stride);
 }
 
-static void tl_high_block(const tl_operands *x, const tl_high *h, int32_t row, int32_t rows, int64_t at, int32_t n,
-                          float *block)
+static void tl_high_block(const tl_high *h, int32_t row, int32_t rows, int64_t at, int32_t n, float *block,
+                          int64_t stride)
 {
     if (rows > TL_PANEL && n > TL_PANEL)
-        tl_high_tiles(1, 1, x, h, row, at, block);
+        tl_high_tiles(1, 1, h, row, at, block, stride);
     else if (rows > TL_PANEL)
-        tl_high_tiles(1, 0, x, h, row, at, block);
+        tl_high_tiles(1, 0, h, row, at, block, stride);
     else if (n > TL_PANEL)
-        tl_high_tiles(0, 1, x, h, row, at, block);
+        tl_high_tiles(0, 1, h, row, at, block, stride);
     else
-        tl_high_tiles(0, 0, x, h, row, at, block);
+        tl_high_tiles(0, 0, h, row, at, block, stride);
 }
 
 TL_INLINE int tl_high_flagged(const tl_high *h, int64_t at, int32_t n)
