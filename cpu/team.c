@@ -27,10 +27,10 @@ static int fullest(task_run *runs, int n)
     return best;
 }
 
-static void run_team(int team, int64_t count, tlamp_task task, void *context)
+static void run_team(int team, int wanted, int64_t count, tlamp_task task, void *context)
 {
     task_run runs[TL_MOST_RUNS];
-    const int n = team < TL_MOST_RUNS ? team : TL_MOST_RUNS;
+    const int n = wanted < TL_MOST_RUNS ? wanted : TL_MOST_RUNS;
     for (int i = 0; i < n; i++) {
         const int64_t each = count / n, more = count % n; /* the first `more` runs have one task more */
         atomic_init(&runs[i].next, i * each + (i < more ? i : more));
@@ -59,7 +59,7 @@ int32_t tl_team_workers(const tlamp_exec *exec)
     return n < 1 ? 1 : n > TL_MAX_WORKERS ? TL_MAX_WORKERS : n;
 }
 
-void tl_team_run(const tlamp_exec *exec, int32_t workers, int64_t count, tlamp_task task, void *context)
+void tl_team_run(const tlamp_exec *exec, int32_t workers, int32_t runs, int64_t count, tlamp_task task, void *context)
 {
     if (exec->parallel_for) {
         exec->parallel_for(exec->parallel_context, count, task, context);
@@ -67,11 +67,13 @@ void tl_team_run(const tlamp_exec *exec, int32_t workers, int64_t count, tlamp_t
     }
 #ifdef _OPENMP
     if (workers > 1 && count > 1) {
-        run_team((int)(count < workers ? count : workers), count, task, context);
+        const int team = (int)(count < workers ? count : workers);
+        run_team(team, runs ? runs : team, count, task, context);
         return;
     }
 #endif
     (void)workers;
+    (void)runs;
     for (int64_t i = 0; i < count; i++) task(context, i, 0);
 }
 

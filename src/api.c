@@ -20,7 +20,7 @@ typedef struct {
     int32_t workers;
     tl_workspace memory;
     tl_wave wave;
-    int64_t run_heads; /* KV heads that each worker does one after another; 0: phase by phase */
+    int64_t run_heads; /* KV heads of a run, which are done one after another; 0: phase by phase */
     _Atomic int bad_worker;
 } execution;
 
@@ -131,41 +131,43 @@ static int32_t team_of(const execution *e)
 }
 
 /* 0: a stranger was among the workers, so that some of the phase's results are missing, which the next would read. */
-static int run_phase(execution *e, int64_t count, tlamp_task task)
+static int run_phase(execution *e, int32_t runs, int64_t count, tlamp_task task)
 {
-    tl_team_run(&e->exec, team_of(e), count, task, e);
+    tl_team_run(&e->exec, team_of(e), runs, count, task, e);
     return !atomic_load(&e->bad_worker);
 }
 
-/* Worth it where keys are packed for several tasks, and workers have as many heads each: then nobody waits for all others
- * between the phases, and packed keys need not leave the cache. A caller's parallel_for sees each phase: it may run tasks in
- * any order. */
+/* Worth it where keys are packed for several tasks, and workers have as many heads each, or heads as many workers: then nobody
+ * waits for all others between the phases, and packed keys need not leave the cache. A caller's parallel_for sees each phase: it
+ * may run tasks in any order. */
 static int64_t run_heads(const execution *e)
 {
     const tl_shape *shape = &e->call.shape;
     const tl_wave *w = &e->wave;
     const int64_t heads = w->count * shape->heads_k, team = team_of(e);
     const int packs = shape->packs && !shape->seen && !shape->mean && shape->splits == 1;
-    if (!packs || e->exec.parallel_for || team > TL_MOST_RUNS || heads % team) return 0;
+    if (!packs || e->exec.parallel_for || tl_min64(heads, team) > TL_MOST_RUNS || (heads % team && team % heads))
+        return 0;
     for (int64_t b = 1; b < w->count; b++)
         if (w->sequences[b].lq != w->sequences[0].lq || w->sequences[b].lk != w->sequences[0].lk) return 0;
-    return heads / team;
+    return tl_max64(heads / team, 1);
 }
 
 static int run_wave(execution *e)
 {
     const tl_shape *shape = &e->call.shape;
     const tl_wave *w = &e->wave;
+    const int64_t heads = w->count * shape->heads_k;
     e->run_heads = run_heads(e);
     if (e->run_heads) {
-        for (int64_t i = 0; i < w->count * shape->heads_k; i++) atomic_init(&e->memory.done[i], 0);
-        return run_phase(e, w->units + w->tasks, head_task);
+        for (int64_t i = 0; i < heads; i++) atomic_init(&e->memory.done[i], 0);
+        return run_phase(e, (int32_t)(heads / e->run_heads), w->units + w->tasks, head_task);
     }
-    if ((shape->seen || shape->mean) && !run_phase(e, w->units, survey_task)) return 0;
-    if (shape->mean && !run_phase(e, w->count * shape->heads_k, mean_task)) return 0;
-    if (shape->packs && !run_phase(e, w->units, pack_task)) return 0;
-    if (!run_phase(e, w->tasks * shape->splits, attend_task)) return 0;
-    return shape->splits == 1 || run_phase(e, w->tasks, merge_task);
+    if ((shape->seen || shape->mean) && !run_phase(e, 0, w->units, survey_task)) return 0;
+    if (shape->mean && !run_phase(e, 0, heads, mean_task)) return 0;
+    if (shape->packs && !run_phase(e, 0, w->units, pack_task)) return 0;
+    if (!run_phase(e, 0, w->tasks * shape->splits, attend_task)) return 0;
+    return shape->splits == 1 || run_phase(e, 0, w->tasks, merge_task);
 }
 
 static void run(execution *e)

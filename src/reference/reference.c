@@ -418,7 +418,7 @@ tlamp_status tlamp_reference(const tlamp_problem *problem, const tlamp_tensors *
     if (!call.scratch || (bounded && !call.bound))
         status = tl_fail(err, TLAMP_OUT_OF_MEMORY, "", "no memory for the reference's rows");
     else
-        tl_team_run(&team, workers, p->num_heads_q * ref->rows, row_task, &call); /* rows do not depend on each other */
+        tl_team_run(&team, workers, 0, p->num_heads_q * ref->rows, row_task, &call); /* rows do not depend on each other */
     tl_ref_bound_destroy(call.bound);
     free(call.scratch);
     free(ref->wide_k);
