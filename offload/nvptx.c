@@ -59,13 +59,22 @@ static int32_t splits_of(const tlamp_plan *plan)
     return plan->policy.state == TLAMP_STATE_F16 ? 1 : plan->shape.splits;
 }
 
+/* INT8 codes of the caller's in K and V. */
+static int holds_codes(const tlamp_problem *p) { return p->k_dtype == TLAMP_INT8 && p->v_dtype == TLAMP_INT8; }
+
+static int is_decoding(const tlamp_problem *p);
+
 static tlamp_status check_problem(const tlamp_plan *plan, tlamp_error *err)
 {
     const tlamp_problem *p = &plan->problem;
     static const char *const narrow = "only f16 or bf16, the same for q, k and v: others would be narrowed";
     UNSUPPORTED_IF(p->q_dtype != TLAMP_F16 && p->q_dtype != TLAMP_BF16, "q_dtype",
                    "types other than f16 and bf16, which would be narrowed");
-    if (p->k_dtype != p->q_dtype || p->v_dtype != p->q_dtype)
+    if (holds_codes(p)) {
+        UNSUPPORTED_IF(!is_decoding(p), "k_dtype", "INT8 keys and values for more than decoding with HIGH");
+        UNSUPPORTED_IF(p->batch > INT32_MAX / (tl_max64(p->max_seqlen_k, p->total_k) + 1), "batch",
+                       "2^31 scales or more");
+    } else if (p->k_dtype != p->q_dtype || p->v_dtype != p->q_dtype)
         return tl_fail(err, TLAMP_UNSUPPORTED, p->k_dtype != p->q_dtype ? "k_dtype" : "v_dtype",
                        "not built for devices: %s", narrow);
     UNSUPPORTED_IF(p->head_dim_qk > WIDEST, "head_dim_qk", "head dimensions above 256");
@@ -84,11 +93,11 @@ static tlamp_status check_problem(const tlamp_plan *plan, tlamp_error *err)
     return check_policy(p->policy, err);
 }
 
-/* Rows are copied 16 bytes at a time where they can be. */
-static int is_aligned(const void *data, const tlamp_strides *s, int64_t batch, int64_t seq, int64_t heads)
+/* Rows are copied 16 bytes at a time where they can be; each: elements of 16 bytes. */
+static int is_aligned(const void *data, const tlamp_strides *s, int64_t batch, int64_t seq, int64_t heads, int64_t each)
 {
-    return (uintptr_t)data % 16 == 0 && (batch < 2 || s->batch % 8 == 0) && (seq < 2 || s->seq % 8 == 0) &&
-           (heads < 2 || s->head % 8 == 0);
+    return (uintptr_t)data % 16 == 0 && (batch < 2 || s->batch % each == 0) && (seq < 2 || s->seq % each == 0) &&
+           (heads < 2 || s->head % each == 0);
 }
 
 static int has_scores(const tlamp_problem *p)
@@ -107,9 +116,10 @@ static int32_t padded_channels(const tlamp_problem *p)
 
 /* ---- decoding: few queries, whose blocks are few, so that keys are parted */
 
-/* Most queries of a sequence; blocks of eight warps that keep all processors reading; and keys of a part, so that no long
- * sequence is left to few blocks when short ones are done. */
-enum { DECODE_TOKENS = 16, DECODE_BLOCKS = 128, DECODE_KEYS = 4096 };
+/* Most queries of a sequence; blocks of eight warps that keep all processors reading, of which half do for few sets of rows, as
+ * one block joins the parts of each; and most keys of a part, so that no long sequence is left to few blocks when short ones are
+ * done. */
+enum { DECODE_TOKENS = 16, DECODE_BLOCKS = 128, DECODE_PARTS = 64, DECODE_KEYS = 8192 };
 
 static int32_t group_heads(const tlamp_problem *p) { return p->num_heads_k ? p->num_heads_q / p->num_heads_k : 1; }
 
@@ -123,15 +133,16 @@ static int32_t row_blocks(const tlamp_problem *p, int64_t tokens)
 static int64_t row_sets(const tlamp_problem *p) { return p->batch * p->num_heads_k * row_blocks(p, p->max_seqlen_q); }
 
 /* How many parts a sequence of so many keys has at most. It knows the plan's numbers and the sequence's own length, nothing of its
- * neighbours' lengths or of the machine. Automatic: as many as make DECODE_BLOCKS blocks of the plan, or parts of DECODE_KEYS keys
- * if those are more. */
+ * neighbours' lengths or of the machine. Automatic: as many as make DECODE_BLOCKS blocks of the plan, up to DECODE_PARTS, or parts
+ * of DECODE_KEYS keys if those are more. */
 static int64_t most_parts(const tlamp_problem *p, int64_t keys)
 {
     int64_t parts = p->num_splits;
     if (p->num_splits == TLAMP_SPLITS_AUTO)
         parts = row_sets(p) > TL_DECODE_JOINS
                     ? 1
-                    : tl_max64(DECODE_BLOCKS / tl_max64(row_sets(p), 1), tl_ceil_div(keys, DECODE_KEYS));
+                    : tl_max64(tl_min64(DECODE_BLOCKS / tl_max64(row_sets(p), 1), DECODE_PARTS),
+                               tl_ceil_div(keys, DECODE_KEYS));
     return tl_clamp64(parts, 1, TL_DECODE_PARTS);
 }
 
@@ -215,13 +226,19 @@ typedef struct {
     int32_t row_tiles, q_blocks, k_blocks; /* row_tiles: decoding, row blocks of all parts */
 } passed;
 
+/* Scales of the caller's for a sequence. */
+static int64_t scales_of(const tl_device_call *c, const tlamp_problem *p, const tlamp_tensors *t, int64_t b)
+{
+    return tl_ceil_div(tl_sequence_lengths(p, t, b).layout_k, c->scale_keys);
+}
+
 static void pass(passed *so_far, const tl_device_call *c, const tlamp_problem *p, const tlamp_tensors *t,
                  const tl_device_sequence *s)
 {
     so_far->words += p->varlen ? tl_ceil_div(s->lq, p->policy->block_m) * t->words_stride_row : t->words_stride_batch;
     so_far->row_tiles += s->parts ? s->row_blocks * s->parts : (int32_t)tl_ceil_div(s->lq, c->tile_rows);
     so_far->q_blocks += (int32_t)tl_ceil_div(s->lq, TL_DEVICE_ROWS);
-    so_far->k_blocks += (int32_t)tl_ceil_div(s->lk, TL_DEVICE_KEYS);
+    so_far->k_blocks += (int32_t)(holds_codes(p) ? scales_of(c, p, t, s->batch) : tl_ceil_div(s->lk, TL_DEVICE_KEYS));
 }
 
 /* Sequence b behind what has passed. */
@@ -415,6 +432,11 @@ static tl_device_call make_call(const tlamp_plan *plan, const tlamp_problem *p, 
     c.quant_q = y->scales == TLAMP_SCALES_TOKEN ? 0 : y->quant_block_q;
     c.quant_k = y->scales == TLAMP_SCALES_TOKEN ? 0 : y->quant_block_k;
     c.scales_f16 = y->scales == TLAMP_SCALES_BLOCK_F16;
+    if (holds_codes(p)) {
+        c.k_scale = (float *)(uintptr_t)t->k_scale; /* read only: the general kernels' is theirs */
+        c.v_scale = t->v_scale;
+        c.scale_keys = y->scales == TLAMP_SCALES_TOKEN ? 1 : y->quant_block_k;
+    }
     c.softmax_scale = p->softmax_scale;
     c.softcap = p->softcap;
     c.rows_each = packed ? 0 : (int32_t)p->max_seqlen_q;
@@ -491,11 +513,14 @@ static const char *kernel_name(const tlamp_plan *plan)
 {
     static const char *const plain[2][2] = {{"tlamp_fwd_high_d64__nvptx", "tlamp_fwd_high_d128__nvptx"},
                                             {"tlamp_fwd_routed_d64__nvptx", "tlamp_fwd_routed_d128__nvptx"}};
+    static const char *const decode[2][2] = {{"tlamp_fwd_decode_d64__nvptx", "tlamp_fwd_decode_d128__nvptx"},
+                                             {"tlamp_fwd_codes_d64__nvptx", "tlamp_fwd_codes_d128__nvptx"}};
     const tlamp_problem *p = &plan->problem;
     const int state16 = p->policy->state == TLAMP_STATE_F16;
     const int32_t d = p->head_dim_qk > p->head_dim_v ? p->head_dim_qk : p->head_dim_v;
     switch (kind_of(p, splits_of(plan))) {
     case PLAIN: return plain[takes_codes(p)][d == 128];
+    case DECODE: return decode[holds_codes(p)][d == 128];
     case SHAPED: return shaped_launch(padded_channels(p))->name;
     case SCORED: return scored_launch(padded_channels(p), state16)->name;
     default: return general_launch(d, state16)->name;
@@ -580,11 +605,9 @@ static void give_turn(int32_t turn) { atomic_fetch_and(&turns_taken, ~(UINT32_C(
  * 8.x those fit better in any case. */
 static tlamp_status launch_decode(tl_device_call *c, const tlamp_problem *p, tlamp_error *err)
 {
-    static tl_device_launch *const kernels[2][2][2] = {
-        {{tl_nvptx_decode4_d64_f16, tl_nvptx_decode4_d64_bf16},
-         {tl_nvptx_decode4_d128_f16, tl_nvptx_decode4_d128_bf16}},
-        {{tl_nvptx_decode8_d64_f16, tl_nvptx_decode8_d64_bf16},
-         {tl_nvptx_decode8_d128_f16, tl_nvptx_decode8_d128_bf16}},
+    static tl_device_launch *const kernels[2][2][2][2] = {
+        {{KERNELS_OF(decode4_d64), KERNELS_OF(decode4_d128)}, {KERNELS_OF(decode8_d64), KERNELS_OF(decode8_d128)}},
+        {{KERNELS_OF(codes4_d64), KERNELS_OF(codes4_d128)}, {KERNELS_OF(codes8_d64), KERNELS_OF(codes8_d128)}},
     };
     if (c->all_row_tiles == 0) return TLAMP_OK;
     const int32_t arch = image_of(c->device);
@@ -597,9 +620,10 @@ static tlamp_status launch_decode(tl_device_call *c, const tlamp_problem *p, tla
     if (!c->sequences) {
         c->units_inverse = TL_INVERSE(c->row_blocks * c->parts);
         c->row_blocks_inverse = TL_INVERSE(c->row_blocks);
+        c->scales_each = c->all_k_blocks / c->batch;
     }
     c->turn = take_turn();
-    const int on_host = kernels[few][c->d == 128][c->bf16](c);
+    const int on_host = kernels[holds_codes(p)][few][c->d == 128][c->bf16](c);
     give_turn(c->turn);
     return launched(on_host, err);
 }
@@ -687,13 +711,13 @@ static tlamp_status count_nonfinite(const tl_device_call *c, int64_t *tokens, tl
 static int are_aligned(tl_device_call *c, const tlamp_problem *p)
 {
     const int64_t batches = p->varlen ? 1 : p->batch, lk = p->varlen ? p->total_k : p->max_seqlen_k;
-    const int64_t lq = p->varlen ? p->total_q : c->rows_each;
+    const int64_t lq = p->varlen ? p->total_q : c->rows_each, each = holds_codes(p) ? 16 : 8;
     const tlamp_strides q = {c->q_batch, c->q_seq, c->q_head, 1}, k = {c->k_batch, c->k_seq, c->k_head, 1},
                         v = {c->v_batch, c->v_seq, c->v_head, 1}, o = {c->o_batch, c->o_seq, c->o_head, 1};
-    c->unaligned = !is_aligned(c->q, &q, batches, lq, c->heads_q) |
-                   !is_aligned(c->k, &k, batches, lk, p->num_heads_k) << 1 |
-                   !is_aligned(c->v, &v, batches, lk, p->num_heads_k) << 2;
-    return !c->unaligned && is_aligned(c->o, &o, batches, lq, c->heads_q);
+    c->unaligned = !is_aligned(c->q, &q, batches, lq, c->heads_q, 8) |
+                   !is_aligned(c->k, &k, batches, lk, p->num_heads_k, each) << 1 |
+                   !is_aligned(c->v, &v, batches, lk, p->num_heads_k, each) << 2;
+    return !c->unaligned && is_aligned(c->o, &o, batches, lq, c->heads_q, 8);
 }
 
 /* On device memory; work: the device's workspace. */
@@ -701,6 +725,7 @@ static tlamp_status run(tl_device_call *c, const tlamp_problem *p, const tlamp_t
 {
     kernel_kind kind = kind_of(p, c->splits);
     if (kind != DECODE || !are_aligned(c, p)) {
+        UNSUPPORTED_IF(holds_codes(p), "k_stride", "INT8 keys and values that are not aligned to 16 bytes");
         if (are_heads_rows(p, c->splits)) make_heads_rows(c);
         if (!are_aligned(c, p)) kind = GENERAL;
     }
@@ -997,6 +1022,8 @@ static tlamp_status execute(const tlamp_plan *plan, const tlamp_tensors *tensors
     tlamp_tensors t = *tensors;
     tlamp_status s = check_problem(plan, err);
     if (s) return s;
+    UNSUPPORTED_IF(holds_codes(p) && exec->memory != TLAMP_MEMORY_DEVICE, "memory",
+                   "INT8 keys and values in the host's memory");
     if (t.counters) {
         t.counters = &counters;
         s = tl_count_geometry(&counters, plan, tensors, exec, err);

@@ -16,7 +16,7 @@ enum { TL_DEVICE_ROWS = 128, TL_DEVICE_KEYS = 64 };
 #define TL_FORM_KEYS(form) ((form) >> 8 & 0xff)
 #define TL_FORM_BLOCKS(form) ((form)&0xff)
 #define TL_FORM_WARPS(form) ((form)&0xff) /* of a decoding kernel */
-#define TL_DECODE_FORM(d, warps) TL_MAKE_FORM(TL_DECODE_ROWS, (d) > 64 ? 16 : 32, warps)
+#define TL_DECODE_FORM(d, codes, warps) TL_MAKE_FORM(TL_DECODE_ROWS, ((d) > 64 ? 16 : 32) << (codes), warps)
 #define TL_GENERAL_FORM(d) TL_MAKE_FORM(TL_DEVICE_ROWS, (d) > 128 ? 32 : 64, 0)
 #define TL_SHAPED_FORM(arch, d) TL_MAKE_FORM(TL_DEVICE_ROWS, (d) > 128 && (arch) == 80 ? 32 : 64, 0)
 
@@ -62,7 +62,7 @@ typedef struct {
     int32_t lq, lk;
     int32_t reach, floor;
     int32_t diagonal;                      /* ALiBi's distance is j - i - diagonal */
-    int32_t row_tiles, q_blocks, k_blocks; /* of earlier sequences: blocks of rows; 128 queries; 64 keys */
+    int32_t row_tiles, q_blocks, k_blocks; /* of earlier sequences: blocks of rows; 128 queries; 64 keys, or scales */
     uint32_t group_inverse;                /* key tile n is in group n * group_inverse >> 31 */
     int32_t row_blocks, parts, part_keys;  /* decoding: blocks of a KV head's rows, parts of its keys, keys of a part */
 } tl_device_sequence;
@@ -129,7 +129,11 @@ typedef struct {
     X(float *, part_l) /* its sign: V held a NaN or Inf there */
 
 /* What decoding kernels take besides. Of every sequence, where there is no table of them: row_blocks, parts, part_keys. */
+#define TL_DECODE_POINTERS TL_PART_POINTERS, v_scale
 #define TL_DECODE_FIELDS(X)                                                                                            \
+    X(const float *, v_scale) /* INT8 codes in K and V: [scale of all sequences][KV head], as k_scale */               \
+    X(int32_t, scale_keys)    /* keys of a scale, whole TL_DECODE_UNITs, or 1 */                                       \
+    X(int32_t, scales_each)   /* scales of a sequence, where there is no table */                                      \
     X(int32_t, kv_heads)                                                                                               \
     X(uint64_t, kv_heads_inverse)                                                                                      \
     X(uint64_t, units_inverse) /* of row_blocks * parts */                                                             \
@@ -222,6 +226,10 @@ tl_device_launch tl_nvptx_decode8_d64_f16, tl_nvptx_decode8_d64_bf16, tl_nvptx_d
     tl_nvptx_decode8_d128_bf16;
 tl_device_launch tl_nvptx_decode4_d64_f16, tl_nvptx_decode4_d64_bf16, tl_nvptx_decode4_d128_f16,
     tl_nvptx_decode4_d128_bf16;
+
+/* The same with INT8 codes in K and V. */
+tl_device_launch tl_nvptx_codes8_d64_f16, tl_nvptx_codes8_d64_bf16, tl_nvptx_codes8_d128_f16, tl_nvptx_codes8_d128_bf16;
+tl_device_launch tl_nvptx_codes4_d64_f16, tl_nvptx_codes4_d64_bf16, tl_nvptx_codes4_d128_f16, tl_nvptx_codes4_d128_bf16;
 
 /* Where rows are aligned, and d and d_v multiples of 8, up to that many; d_v up to 128 for 192. Shaped: windows, sinks; scored:
  * also whatever makes logits of scores, and with state16 up to 128 channels and the state in f16. */

@@ -43,6 +43,7 @@ TL_INLINE place place_of(const launch *a, int32_t block)
                                      .lk = a->lk,
                                      .reach = a->reach,
                                      .row_tiles = batch * a->row_blocks * a->parts,
+                                     .k_blocks = batch * a->scales_each,
                                      .row_blocks = a->row_blocks,
                                      .parts = a->parts,
                                      .part_keys = a->part_keys};
@@ -91,11 +92,10 @@ TL_INLINE int32_t end_of(const place *p, int32_t token)
 /* The states of the warps' rows. Their V was scrubbed of a NaN or Inf: 1. */
 TL_INLINE int attend(const launch *a, const place *at)
 {
-    const int32_t warp = tl_uniform(tl_thread() / 32), chunk = copier() % LANES16;
-    const int32_t part = at->part * at->seq.part_keys, first = part + warp * KEYS;
+    const int32_t warp = tl_uniform(tl_thread() / 32), part = at->part * at->seq.part_keys, first = part + warp * KEYS;
     tl_ctx x;
     x.a = a;
-    x.scrub = a->causal && at->seq.lq > 1; /* one token sees all there is */
+    x.scrub = !TL_CODES && a->causal && at->seq.lq > 1; /* one token sees all there is */
     place_lane(&x, warp);
     x.lk = at->seq.lk - first;
 
@@ -104,12 +104,14 @@ TL_INLINE int attend(const launch *a, const place *at)
     for (int r = 0; r < TL_ROWS; r++) {
         const int32_t row = r * 8 + (x.lane >> 2), has = row < at->rows;
         const row_place place = row_at(a, at, has ? row : 0);
-        const TL_GLOBAL_SPACE uint32_t *q = (const TL_GLOBAL_SPACE uint32_t *)(q_at(a, at, place) + (x.lane & 3) * 2);
+        const TL_GLOBAL_SPACE uint32_t *q = /* codes: the fragments' channels come in the order of key_fragments */
+            (const TL_GLOBAL_SPACE uint32_t *)(q_at(a, at, place) + (x.lane & 3) * (TL_CODES ? 4 : 2));
         x.ends[r] = (has ? end_of(at, place.token) : at->seq.lk) - first;
         TL_FULLY
         for (int step = 0; step < TL_D / 16; step++) {
             TL_FULLY
-            for (int half = 0; half < 2; half++) x.q[step][half * 2 + r] = has ? q[step * 8 + half * 4] : 0u;
+            for (int half = 0; half < 2; half++)
+                x.q[step][half * 2 + r] = has ? q[step * 8 + half * (TL_CODES ? 1 : 4)] : 0u;
         }
     }
 
@@ -121,9 +123,20 @@ TL_INLINE int attend(const launch *a, const place *at)
     const int32_t end = most < part + at->seq.part_keys ? most : part + at->seq.part_keys;
     x.task.all_see = least - first;
     x.task.tile_end = tl_uniform(end > first ? (end - first + KEY_STEP - 1) / KEY_STEP : 0);
+#if TL_CODES
+    const int64_t key = at->seq.k_start + first + copier() / LANES8;
+    x.k8 = (const int8_t *)a->k + at->seq.batch * a->k_batch + at->kv_head * a->k_head + key * a->k_seq;
+    x.v8 = (const int8_t *)a->v + at->seq.batch * a->v_batch + at->kv_head * a->v_head + key * a->v_seq;
+    x.k8 += copier() % LANES8 * 16;
+    x.v8 += copier() % LANES8 * 16;
+    x.first = first;
+    x.scales = (int64_t)at->seq.k_blocks * a->kv_heads + at->kv_head;
+#else
+    const int32_t chunk = copier() % LANES16;
     const int64_t key = at->seq.k_start + first + x.chunk_row;
     x.k = a->k + at->seq.batch * a->k_batch + at->kv_head * a->k_head + key * a->k_seq + chunk * 8;
     x.v = a->v + at->seq.batch * a->v_batch + at->kv_head * a->v_head + key * a->v_seq + chunk * 8;
+#endif
     tl_tile_loop(&x);
     return x.bad != 0;
 }
@@ -131,7 +144,7 @@ TL_INLINE int attend(const launch *a, const place *at)
 /* ---- joining */
 
 /* What a thread joins: four channels of a row. */
-enum { UNITS = TL_D / 4, UNIT_ROUNDS = TL_DECODE_ROWS * UNITS / THREADS };
+enum { UNITS = TL_D / 4 };
 
 typedef struct {
     float o[4];
@@ -215,7 +228,7 @@ TL_INLINE int is_last(const launch *a, const place *at)
  * parts, which all threads then find in shared memory. Returns whether some V was scrubbed. */
 TL_INLINE int join_parts(const launch *a, const place *at)
 {
-    enum { JOINERS = THREADS / TL_DECODE_ROWS, AT_ONCE = 16 };
+    enum { JOINERS = THREADS < 256 ? THREADS / TL_DECODE_ROWS : 16, AT_ONCE = 16 };
     const uint32_t shared = tl_shared_base(), totals = shared + TL_DECODE_PARTS * TL_DECODE_ROWS * 4;
     const int32_t mine = tl_thread() / JOINERS, joiner = tl_thread() % JOINERS;
     float top = TL_NEVER, sum = 0.f;
@@ -236,7 +249,7 @@ TL_INLINE int join_parts(const launch *a, const place *at)
         }
     TL_FULLY
     for (int with = 1; with < JOINERS; with *= 2) sum += tl_swap(sum, with);
-    if (joiner == 0) {
+    if (joiner == 0 && mine < at->rows) {
         tl_shared_store4(totals + (uint32_t)(mine * 8), tl_bits(top));
         tl_shared_store4(totals + (uint32_t)(mine * 8 + 4), tl_bits(sum));
     }
@@ -265,6 +278,7 @@ TL_INLINE int join_parts(const launch *a, const place *at)
     return any_bad;
 }
 
+#if !TL_CODES
 /* The NaN and Inf of V's that were scrubbed, back into the columns of the rows that see them. */
 static __attribute__((noinline)) void rows_again(const launch *a, int32_t block)
 {
@@ -279,6 +293,8 @@ static __attribute__((noinline)) void rows_again(const launch *a, int32_t block)
     }
 }
 
+#endif
+
 TL_INLINE void run(const launch *a)
 {
     int32_t block = tl_block();
@@ -291,7 +307,9 @@ TL_INLINE void run(const launch *a)
         if (!is_last(a, &at)) return;
         bad = join_parts(a, &at);
     }
+#if !TL_CODES
     if (!bad) return;
     const launch copy = *a; /* the address of *a itself must not leave, or it would lie in memory for the loop, too */
     rows_again(&copy, block);
+#endif
 }

@@ -9,6 +9,8 @@
  *               single scores (nvptx_shaped.inc.h). TL_ROUTED is 1; without codes every tile is high
  *   TL_DECODE   warps of a block, where each of them has all of its up to TL_DECODE_ROWS rows, and its own keys
  *               (nvptx_decode.inc.h); TL_ROUTED, TL_GENERAL and TL_SHAPED are 0. 0: another kernel
+ *   TL_CODES    1: K and V are INT8 codes of the caller's with scales, exact in f16 and bf16 (nvptx_codes.inc.h); with
+ *               TL_DECODE only
  *   TL_STATE_F16  ALGORITHMS A8
  *   TL_LAUNCH   the name of the function that launches it (nvptx.h)
  *   TL_FORM     the form of a plain kernel, where it is a candidate of bench tune; else nvptx_tuned.def says which.
@@ -25,6 +27,9 @@
 #ifndef TL_DECODE
 #define TL_DECODE 0
 #endif
+#ifndef TL_CODES
+#define TL_CODES 0
+#endif
 #ifndef TL_DV
 #define TL_DV TL_D
 #endif
@@ -36,7 +41,7 @@ static volatile int ran_on_host;
 #elif TL_SHAPED
 #define TL_FORM TL_SHAPED_FORM(TL_IMAGE_ARCH, TL_D)
 #elif !defined TL_FORM && TL_DECODE
-#define TL_FORM TL_DECODE_FORM(TL_D, TL_DECODE)
+#define TL_FORM TL_DECODE_FORM(TL_D, TL_CODES, TL_DECODE)
 #elif !defined TL_FORM && TL_ROUTED
 #define TL_FORM TL_TUNED_FORM(TL_D, routed)
 #elif !defined TL_FORM
@@ -54,12 +59,16 @@ enum {
     KEYS = TL_FORM_KEYS(TL_FORM),
     PITCH16 = TL_D * 2, /* bytes of a row of 16-bit elements and of codes in shared memory */
     PITCH8 = TL_D,
-    PITCHV = TL_DV * 2,
-    STAGE = KEYS * PITCH16,
+    PITCHV = TL_DV * (TL_CODES ? 1 : 2),
+    STAGE = KEYS * (TL_CODES ? PITCH8 : PITCH16),
     STAGEV = KEYS * PITCHV,
-    SPLITS = TL_GENERAL && !TL_STATE_F16,      /* keys may be split */
-    WARP_BYTES = 2 * (STAGE + STAGEV),         /* decoding: shared memory of a warp */
-    KEY_STEP = TL_DECODE ? WARPS * KEYS : KEYS /* keys from a tile of a warp's to its next */
+    SPLITS = TL_GENERAL && !TL_STATE_F16, /* keys may be split */
+    SCALES = TL_CODES ? KEYS * 8 : 0,     /* bytes of a stage's scales: those of the keys, then of the values */
+    STATE_PITCH = TL_DV * 4 + 32,         /* decoding: of a row of O, where a warp leaves its state in its stages */
+    STATE_BYTES = TL_DECODE_ROWS * (STATE_PITCH + 8),
+    STAGES_BYTES = 2 * (STAGE + STAGEV + SCALES),
+    WARP_BYTES = STAGES_BYTES > STATE_BYTES ? STAGES_BYTES : STATE_BYTES, /* decoding: shared memory of a warp */
+    KEY_STEP = TL_DECODE ? WARPS * KEYS : KEYS                            /* keys from a tile of a warp's to its next */
 };
 
 /* A launch, as the kernel sees it. */
@@ -213,6 +222,12 @@ typedef struct {
 #if TL_DECODE
     uint32_t q[TL_D / 16][4]; /* the fragments of all queries */
     int32_t ends[TL_ROWS];    /* of the keys that the lane's rows see, from the warp's first key on */
+#if TL_CODES
+    const int8_t *v8;
+    int32_t first;     /* the warp's first key, in the sequence */
+    int64_t scales;    /* where the KV head's scales of the sequence begin */
+    float value_scale; /* of the tile in use: a power of two near the largest scale of its values */
+#endif
 #endif
 #if TL_GENERAL
     int32_t rows_end;                 /* the row after the block's last */
@@ -386,7 +401,9 @@ TL_INLINE int32_t row_of(const tl_ctx *x, int r);
 #if TL_DECODE
 #include "nvptx_decode.inc.h"
 #endif
-#if !TL_GENERAL
+#if TL_CODES
+#include "nvptx_codes.inc.h"
+#elif !TL_GENERAL
 TL_INLINE void tl_prefetch(tl_ctx *x, tl_span span)
 {
     const int64_t key = (int64_t)span.first * KEY_STEP;
@@ -451,7 +468,7 @@ TL_INLINE void tl_arrive(tl_ctx *x, tl_span span)
     TL_OPAQUE(x->v_at);
     TL_OPAQUE(x->to16);
     if (STAGEV != STAGE) TL_OPAQUE(x->tov);
-    if (TL_ROUTED) {
+    if (TL_ROUTED || TL_CODES) {
         TL_OPAQUE(x->q8_at);
         TL_OPAQUE(x->k8_at);
         TL_OPAQUE(x->to8);
@@ -552,6 +569,7 @@ TL_INLINE int32_t value_channels(const tl_ctx *x)
 #endif
 }
 
+#if !TL_CODES
 TL_INLINE void tl_scores_issue(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
 {
     (void)rb;
@@ -579,6 +597,8 @@ TL_INLINE void tl_scores_issue(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb
         s->origin = 0.f;
     }
 }
+
+#endif
 
 TL_INLINE void tl_scores_wait(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
 {
@@ -673,6 +693,7 @@ TL_INLINE int tl_any(const tl_ctx *x, int predicate)
     return tl_vote_any(predicate);
 }
 
+#if !TL_CODES
 TL_INLINE void tl_exp(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, const float ref[TL_ROWS], float sum[TL_ROWS])
 {
     (void)x;
@@ -696,6 +717,8 @@ TL_INLINE void tl_exp(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, const f
         }
     }
 }
+
+#endif
 
 /* A score is scaled and the reference subtracted in one fma, exactly, but the reference was rounded. From 2^24 on that makes a
  * difference to weights, and from 2^27 on they may overflow: such a row is computed again, with rounded logits. */
@@ -731,6 +754,7 @@ TL_INLINE void tl_rescale(tl_ctx *x, tl_acc *acc, int32_t rb, const float lambda
 
 /* ---- P V: the scores of a row lie in the lanes as the left operand of a product wants them */
 
+#if !TL_CODES
 TL_INLINE void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span span, int32_t rb)
 {
     (void)span;
@@ -759,6 +783,8 @@ TL_INLINE void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span spa
     }
 }
 
+#endif
+
 TL_INLINE void tl_values_wait(tl_ctx *x, tl_acc *acc)
 {
     (void)x;
@@ -774,7 +800,7 @@ TL_INLINE void tl_values_wait(tl_ctx *x, tl_acc *acc)
 
 /* ---- end */
 
-#if !TL_GENERAL && !TL_SHAPED
+#if !TL_GENERAL && !TL_SHAPED && !TL_CODES
 /* Where a NaN or Inf of V's is hidden from a row that meets its tile, its weight of 0 does not hide it from a product. The
  * block then runs once more with zeros in the place of such values, so that they leave no trace, and this puts them where
  * they belong: into the columns of the rows that see them. One row, by all lanes of the warp and without tensor cores. lse:
@@ -828,6 +854,7 @@ TL_INLINE void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[
     for (int r = 0; r < TL_ROWS; r++) {
         const int32_t row = row_of(x, r);
 #if TL_GENERAL
+        (void)vast; /* logits are rounded there */
         if (row >= x->rows_end) continue;
         if (holds_bad_value(acc, r, l[r])) x->bad |= 1u << r;
         if (SPLITS && x->a->splits > 1) {
@@ -1270,7 +1297,7 @@ int TL_LAUNCH(const tl_device_call *call)
     TL_DECODE_FIELDS(TL_CAPTURE)
     const int32_t blocks = call->heads_q / call->group_heads * call->all_row_tiles;
 #pragma omp target teams ompx_bare num_teams(blocks) thread_limit(THREADS) device(call->device)                        \
-    is_device_ptr(TL_PLAIN_POINTERS, TL_PART_POINTERS) ompx_dyn_cgroup_mem((uint32_t)WARPS *WARP_BYTES)
+    is_device_ptr(TL_PLAIN_POINTERS, TL_DECODE_POINTERS) ompx_dyn_cgroup_mem((uint32_t)WARPS *WARP_BYTES)
     {
         const launch a = {TL_PLAIN_FIELDS(TL_PASS) TL_PART_FIELDS(TL_PASS) TL_DECODE_FIELDS(TL_PASS)};
         run(&a);

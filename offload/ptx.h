@@ -51,6 +51,14 @@ TL_INLINE void tl_copy_bytes(uint32_t to, const void *from, int32_t bytes)
 /* Zeros where there is nothing to read. */
 TL_INLINE void tl_copy_or_zero(uint32_t to, const void *from, int there) { tl_copy_bytes(to, from, there ? 16 : 0); }
 
+/* 4 bytes, or zeros. */
+TL_INLINE void tl_copy4_or_zero(uint32_t to, const void *from, int there)
+{
+    __asm__ volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"((const TL_GLOBAL_SPACE void *)from),
+                     "r"(there ? 4 : 0)
+                     : "memory");
+}
+
 TL_INLINE void tl_copies_wait(void)
 {
     __asm__ volatile("cp.async.commit_group;\n\tcp.async.wait_group 0;" ::: "memory");
@@ -80,6 +88,13 @@ TL_INLINE uint32_t tl_shared_load4(uint32_t at)
 {
     uint32_t x;
     __asm__ volatile("ld.shared.b32 %0,[%1];" : "=r"(x) : "r"(at) : "memory");
+    return x;
+}
+
+TL_INLINE uint64_t tl_shared_load8(uint32_t at)
+{
+    uint64_t x;
+    __asm__ volatile("ld.shared.b64 %0,[%1];" : "=l"(x) : "r"(at) : "memory");
     return x;
 }
 
@@ -279,6 +294,28 @@ TL_INLINE uint32_t tl_pack_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d)
     return r;
 }
 
+/* Bytes of (a, b) by four selectors, the lowest first: 0 to 3 are a's, 4 to 7 b's. */
+TL_INLINE uint32_t tl_bytes(uint32_t a, uint32_t b, uint32_t select)
+{
+    uint32_t r;
+    __asm__("prmt.b32 %0,%1,%2,%3;" : "=r"(r) : "r"(a), "r"(b), "r"(select));
+    return r;
+}
+
+TL_INLINE uint32_t tl_sub_f16_pair(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    __asm__("sub.rn.f16x2 %0,%1,%2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+TL_INLINE uint32_t tl_add_bf16_pair(uint32_t a, uint32_t b) /* 8.x has fused ones only */
+{
+    uint32_t r;
+    __asm__("fma.rn.bf16x2 %0,%1,%2,%3;" : "=r"(r) : "r"(a), "r"(0x3f803f80u), "r"(b));
+    return r;
+}
+
 /* ---- between the lanes of a warp */
 
 TL_INLINE uint32_t tl_swap_bits(uint32_t x, int with)
@@ -356,6 +393,13 @@ TL_INLINE uint32_t tl_ballot(int predicate)
     __asm__ volatile("{ .reg .pred a; setp.ne.b32 a, %1, 0; vote.sync.ballot.b32 %0, a, -1; }"
                      : "=r"(r)
                      : "r"(predicate));
+    return r;
+}
+
+TL_INLINE uint32_t tl_join_max(uint32_t x)
+{
+    uint32_t r;
+    __asm__ volatile("redux.sync.max.u32 %0,%1,-1;" : "=r"(r) : "r"(x));
     return r;
 }
 

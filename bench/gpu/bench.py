@@ -41,14 +41,14 @@ class Description(ctypes.Structure):
     """As in gpubench.c."""
 
     _fields_ = [(name, ctypes.c_int32) for name in ("batch", "heads_q", "heads_k", "length", "d", "dv")]
-    _fields_ += [(name, ctypes.c_int32) for name in ("queries", "bf16", "causal", "window_left", "state_f16", "bias", "percent")]
+    _fields_ += [(name, ctypes.c_int32) for name in ("queries", "codes", "bf16", "causal", "window_left", "state_f16", "bias", "percent")]
     _fields_ += [("softcap", ctypes.c_float), ("layout", ctypes.c_char_p), ("cu_seqlens", ctypes.POINTER(ctypes.c_int32))]
 
 
 lib = ctypes.CDLL(sys.argv[1])
 lib.gpubench_open.restype = ctypes.c_void_p
 lib.gpubench_open.argtypes = [ctypes.POINTER(Description)]
-lib.gpubench_run.argtypes = [ctypes.c_void_p] * 6
+lib.gpubench_run.argtypes = [ctypes.c_void_p] * 8
 lib.gpubench_close.argtypes = [ctypes.c_void_p]
 arguments = sys.argv[2:]
 
@@ -66,10 +66,10 @@ COVERAGES = (25, 50, 75)
 
 class Case:
     """Random tensors of one problem, and PyTorch's attention on them. lengths: of packed sequences; queries: where there are fewer
-    than keys."""
+    than keys; codes: K and V are INT8 codes with a scale per 64 tokens, and PyTorch's what these stand for."""
 
     def __init__(self, heads=64, length=4096, d=128, causal=False, batch=1, kv_heads=None, dv=None, dtype="f16", lengths=None,
-                 window=-1, softcap=0.0, bias=False, state16=False, queries=None):
+                 window=-1, softcap=0.0, bias=False, state16=False, queries=None, codes=False):
         self.kv_heads, self.dv = kv_heads or heads, dv or d
         self.heads, self.d, self.causal, self.window, self.softcap = heads, d, causal, window, softcap
         self.lengths, self.batch = lengths, len(lengths) if lengths else batch
@@ -83,6 +83,7 @@ class Case:
 
         self.q = tensor(heads, d, self.queries)
         self.k, self.v = tensor(self.kv_heads, d), tensor(self.kv_heads, self.dv)
+        self.codes = [self.quantise("k"), self.quantise("v")] if codes else None
         self.bias = torch.randn(1, 1, length, length, device="cuda") if bias else None
         each = lengths or [length] * batch
         if window >= 0:
@@ -101,6 +102,7 @@ class Case:
         words = [f"{self.batch} x {heads}/{self.kv_heads} x {tokens}", f"d={d}" + (f"/{dv}" if dv else "")]
         words += ["causal" if causal else "full"]
         words += ["bf16"] if self.bf16 else []
+        words += ["INT8 K and V"] if codes else []
         words += [f"packed, {sum(lengths)} tokens"] if lengths else []
         words += [f"window {window}"] if window >= 0 else []
         words += [f"softcap {softcap:g}"] if softcap else []
@@ -109,9 +111,19 @@ class Case:
 
     def description(self, layout, percent):
         return Description(self.batch, self.heads, self.kv_heads, self.length, self.d, self.dv,
-                           self.queries if self.queries < self.length else 0, self.bf16, self.causal,
+                           self.queries if self.queries < self.length else 0, self.codes is not None, self.bf16, self.causal,
                            self.window, self.state16, self.bias is not None, percent, self.softcap, layout.encode(),
                            self.cu_seqlens)  # fmt: skip
+
+    def quantise(self, name):
+        """Codes and scales [batch, block, KV head] of a tensor, which becomes what they stand for; exact: in f32."""
+        x = getattr(self, name)
+        blocks = x.float().reshape(self.batch, self.kv_heads, -1, 64 * x.shape[3])
+        scale = blocks.abs().amax(3, keepdim=True) / 127
+        codes = torch.round(blocks / scale)
+        setattr(self, f"exact_{name}", (codes * scale).reshape(x.shape))
+        setattr(self, name, getattr(self, f"exact_{name}").to(x.dtype))
+        return codes.to(torch.int8).reshape(x.shape), scale[..., 0].transpose(1, 2).contiguous()
 
     def output(self):
         return torch.zeros(*self.q.shape[:-1], self.dv, device="cuda", dtype=self.q.dtype)
@@ -178,7 +190,9 @@ class Ours:
     def __call__(self):
         c = self.case
         bias = None if c.bias is None else c.bias.data_ptr()
-        if lib.gpubench_run(self.handle, c.q.data_ptr(), c.k.data_ptr(), c.v.data_ptr(), bias, self.o.data_ptr()):
+        (k, k_scale), (v, v_scale) = c.codes or ((c.k, None), (c.v, None))
+        scales = [None if x is None else x.data_ptr() for x in (k_scale, v_scale)]
+        if lib.gpubench_run(self.handle, c.q.data_ptr(), k.data_ptr(), v.data_ptr(), *scales, bias, self.o.data_ptr()):
             sys.exit(1)
 
     def close(self):
@@ -302,11 +316,13 @@ def all_problems():
 def all_decode():
     cases = [{"batch": b, "length": n} for b, n in ((1, 1024), (1, 4096), (1, 16384), (1, 65536), (8, 4096), (32, 2048), (32, 8192))]
     cases += [{"length": 16384, "dtype": "bf16"}, {"length": 16384, "queries": 4}, {"length": 16384, "queries": 16}]
+    cases += [{"codes": True, **c} for c in ({"length": 16384}, {"length": 65536}, {"batch": 32, "length": 8192})]
     if not quick:
         cases += [{"kv_heads": 32, **c} for c in ({"length": 1024}, {"length": 8192}, {"batch": 4, "length": 2048}, {"batch": 32, "length": 4096})]
         cases += [{"heads": 64, **c} for c in ({"length": 2048}, {"length": 32768}, {"batch": 16, "length": 4096})]
         cases += [{"d": 64, **c} for c in ({"length": 1024}, {"length": 4096}, {"length": 16384}, {"batch": 16, "length": 8192})]
         cases += [{"d": 64, "kv_heads": 32, **c} for c in ({"length": 8192}, {"batch": 32, "length": 2048, "dtype": "bf16"})]
+        cases += [{"codes": True, **c} for c in ({"length": 4096}, {"length": 65536, "dtype": "bf16"}, {"d": 64, "batch": 16, "length": 8192})]
         cases += [{"heads": 8, "kv_heads": 1, "length": 32768}, {"batch": 8, "length": 8192, "queries": 2}]
         cases += [{"batch": 8, "kv_heads": 32, "length": 4096, "queries": 8, "dtype": "bf16"}]
     print("\ndecoding: microseconds of all kernels of a call (TB/s of K and V) and of the call; largest deviation from f32")
@@ -316,12 +332,13 @@ def all_decode():
 def exact(case):
     """The output in f32, by PyTorch's products."""
     q = case.q.float().reshape(case.batch, case.kv_heads, -1, case.d)  # heads that share a KV head are rows
-    scores = q @ case.k.float().transpose(2, 3) / case.d**0.5
+    k, v = (case.exact_k, case.exact_v) if case.codes else (case.k.float(), case.v.float())
+    scores = q @ k.transpose(2, 3) / case.d**0.5
     if case.causal:
         token = torch.arange(q.shape[2], device="cuda")[:, None] % case.queries
         hidden = torch.arange(case.length, device="cuda")[None] > token + case.length - case.queries
         scores.masked_fill_(hidden, float("-inf"))
-    return (torch.softmax(scores, 3) @ case.v.float()).reshape(case.output().shape)
+    return (torch.softmax(scores, 3) @ v).reshape(case.output().shape)
 
 
 def decode(case):
@@ -336,9 +353,10 @@ def decode(case):
     for _ in range(30):
         for name, run in runs.items():
             calls[name].append(timed(run, 1, wait_after_each=True) * 1e6)
-    r, line = case.record(), f"  {case.text:<42}"
+    r, line = case.record(), f"  {case.text:<52}"
     for name in runs:
-        call, rate = statistics.median(calls[name]), (case.k.numel() + case.v.numel()) * 2e-6 / kernels[name]
+        call, size = statistics.median(calls[name]), 1e-6 if case.codes and name == "ours" else 2e-6
+        rate = (case.k.numel() + case.v.numel()) * size / kernels[name]
         r[name] = {"kernels_us": kernels[name], "tb_per_s": rate, "call_us": call, "max_deviation": deviation[name]}
         line += f"{name} {kernels[name]:6.1f} ({rate:.2f}), call {call:4.0f}, {deviation[name]:.1e};  "
     r["kernel_ratio"], r["call_ratio"] = (r["fa2"][x] / r["ours"][x] for x in ("kernels_us", "call_us"))

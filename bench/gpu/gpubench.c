@@ -12,6 +12,7 @@
 typedef struct {
     int32_t batch, heads_q, heads_k, length, d, dv; /* length: of queries and keys; of the longest sequence if packed */
     int32_t queries;                                /* 0: as many as keys */
+    int32_t codes;                                  /* k and v are INT8, with a scale per 64 tokens */
     int32_t bf16, causal, window_left, state_f16, bias; /* window_left -1: none; bias: f32, [1, 1, length, length] */
     int32_t percent; /* of INT8. 0 is HIGH, 100 is INT8, between them ROUTED by `layout` */
     float softcap;
@@ -28,7 +29,8 @@ typedef struct {
 
 #define EXPORT __attribute__((visibility("default")))
 EXPORT gpubench *gpubench_open(const description *is);
-EXPORT int gpubench_run(const gpubench *b, const void *q, const void *k, const void *v, const void *bias, void *o);
+EXPORT int gpubench_run(const gpubench *b, const void *q, const void *k, const void *v, const float *k_scale,
+                        const float *v_scale, const void *bias, void *o);
 EXPORT void gpubench_close(gpubench *b);
 
 static int report(const tlamp_error *err)
@@ -105,6 +107,7 @@ gpubench *gpubench_open(const description *is)
     p.head_dim_qk = is->d;
     p.head_dim_v = is->dv;
     p.q_dtype = p.k_dtype = p.v_dtype = p.o_dtype = is->bf16 ? TLAMP_BF16 : TLAMP_F16;
+    if (is->codes) p.k_dtype = p.v_dtype = TLAMP_INT8;
     p.mask = is->causal ? TLAMP_MASK_CAUSAL : TLAMP_MASK_NONE;
     p.window_left = is->window_left;
     p.softcap = is->softcap;
@@ -133,7 +136,8 @@ gpubench *gpubench_open(const description *is)
     return b;
 }
 
-int gpubench_run(const gpubench *b, const void *q, const void *k, const void *v, const void *bias, void *o)
+int gpubench_run(const gpubench *b, const void *q, const void *k, const void *v, const float *k_scale,
+                 const float *v_scale, const void *bias, void *o)
 {
     tlamp_error err = {.struct_size = sizeof err};
     tlamp_tensors t;
@@ -142,6 +146,8 @@ int gpubench_run(const gpubench *b, const void *q, const void *k, const void *v,
     t.k = k;
     t.v = v;
     t.o = o;
+    t.k_scale = k_scale;
+    t.v_scale = v_scale;
     t.bias = bias;
     t.cu_seqlens_q = t.cu_seqlens_k = b->cu_seqlens;
     t.words = b->words;

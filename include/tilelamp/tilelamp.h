@@ -157,7 +157,9 @@ typedef struct tlamp_lse_strides {
  * and on devices, in a library built with TILELAMP_OFFLOAD: the same in plain C, and on the tensor cores of NVIDIA GPUs
  * (sm_80 and later)
  *   HIGH, INT8, ROUTED   f16 or bf16, one for all      f32, f16, bf16   AUTO       f32, f16             none   yes
- * for head dimensions up to 256, without hadamard. P has the type of V there, and sums are f32: pv AUTO on
+ *   HIGH, decoding       f16 or bf16, k and v int8     q's              AUTO       f32                  none   yes
+ * for head dimensions up to 256, without hadamard. Decoding is up to 16 queries and head dimensions 64 and 128
+ * (docs/gpu.md), k and v in device memory. P has the type of V there, f16 beside int8, and sums are f32: pv AUTO on
  * tensor cores adds half an ulp of P to the bound. A tile with a token that holds a NaN or Inf is computed HIGH there.
  */
 typedef int32_t tlamp_policy_kind;

@@ -35,7 +35,8 @@ enum {
     GAPS = 1 << 14,   /* rows that are not aligned to 16 bytes */
     SPLITS = 1 << 15, /* parts of the keys; automatic otherwise */
     VAST = 1 << 16,   /* logits of 2^28 and more, whose rounding is a matter of many units */
-    FEATURES = 17
+    CODES = 1 << 17,  /* K and V in INT8, with scales of the caller's: per token with TOKENS */
+    FEATURES = 18
 };
 
 typedef struct {
@@ -55,7 +56,7 @@ typedef struct {
     size_t bytes;
 } array;
 
-enum { Q, K, V, O, LSE, WORDS, MASK, BIAS_DATA, SLOPES, SINK_DATA, ARRAYS };
+enum { Q, K, V, O, LSE, WORDS, MASK, BIAS_DATA, SLOPES, SINK_DATA, K_SCALE, V_SCALE, ARRAYS };
 
 typedef struct {
     tlamp_policy policy;
@@ -106,7 +107,7 @@ static const char *name_of(const test_case *c)
                                                                                           " NaN in v"};
     static const char *const features[FEATURES] = {"window", "varlen",  "sequsedk", "mask",   "bias",  "softcap",
                                                    "alibi",  "sinks",   "scale",    "otype",  "tiles", "tokens",
-                                                   "smooth", "state16", "gaps",     "splits", "vast"};
+                                                   "smooth", "state16", "gaps",     "splits", "vast",  "codes"};
     int n = snprintf(name, sizeof name, "b%d hq%d hk%d q%d k%d d%d dv%d %s%s %s int8:%d%%%s seed:%u", (int)c->batch,
                      (int)c->heads_q, (int)c->heads_k, (int)c->lq, (int)c->lk, (int)c->d, (int)c->dv,
                      c->bf16 ? "bf16" : "f16", masks[c->mask], c->layout == TLAMP_TENSOR_BSHD ? "bshd" : "bhsd",
@@ -167,6 +168,31 @@ static int64_t at_of(const tlamp_strides *s, const test_data *t, int64_t b, int6
     return (t->problem.varlen ? cu[b] * s->seq : b * s->batch) + i * s->seq + h * s->head;
 }
 
+/* Scales of the caller's before sequence b, and which of them token j of it has. */
+static int64_t scale_of(const test_data *t, int64_t b, int64_t j)
+{
+    const int64_t each = t->policy.scales == TLAMP_SCALES_TOKEN ? 1 : t->policy.quant_block_k;
+    int64_t before = 0;
+    for (int64_t i = 0; i < b; i++) before += (lk_of(t, i, 0) + each - 1) / each;
+    return before + j / each;
+}
+
+static void set_codes(test_data *t, const test_case *c, int64_t k, int64_t v)
+{
+    tlamp_problem *p = &t->problem;
+    const int64_t scales = scale_of(t, c->batch, 0) * c->heads_k, counts[2] = {k, v};
+    p->k_dtype = p->v_dtype = TLAMP_INT8;
+    for (int x = 0; x < 2; x++) {
+        int8_t *codes = new_array(t, K + x, counts[x], 1);
+        for (int64_t i = 0; i < counts[x]; i++) codes[i] = (int8_t)(below(255) - 127);
+        float *scale = new_array(t, K_SCALE + x, scales, 4);
+        for (int64_t i = 0; i < scales; i++) scale[i] = (float)(0.012 + 0.01 * uniform());
+        if (c->poison == POISON_K + x && scales) scale[below(scales)] = below(2) ? NAN : INFINITY;
+    }
+    t->tensors.k_scale = t->arrays[K_SCALE].data;
+    t->tensors.v_scale = t->arrays[V_SCALE].data;
+}
+
 static void set_tensors(test_data *t, const test_case *c)
 {
     tlamp_problem *p = &t->problem;
@@ -186,7 +212,7 @@ static void set_tensors(test_data *t, const test_case *c)
     const int64_t o = set_stride(&p->o_stride, c, batch, rows_q, c->heads_q, c->dv + gap);
     p->lse_stride = (tlamp_lse_strides){c->heads_q * rows_q, rows_q, 1};
     const int64_t counts[3] = {q, k, v};
-    for (int x = 0; x < 3; x++) { /* gaps hold NaN */
+    for (int x = 0; x < (has(c, CODES) ? 1 : 3); x++) { /* gaps hold NaN */
         uint16_t *to = new_array(t, Q + x, counts[x], 2);
         const int64_t d = x < 2 ? c->d : c->dv;
         const double scale = x < 2 && has(c, VAST) ? 15000. : 1.2;
@@ -194,6 +220,7 @@ static void set_tensors(test_data *t, const test_case *c)
             to[i] = i % (d + gap) < d ? half_of((uniform() + uniform() + uniform()) * scale, c->bf16) : 0x7fff;
         if (c->poison == POISON_Q + x && counts[x]) to[below(counts[x] / (d + gap)) * (d + gap) + below(d)] = 0x7fff;
     }
+    if (has(c, CODES)) set_codes(t, c, k, v);
     (void)new_array(t, O, o, o_size);
     (void)new_array(t, LSE, batch * c->heads_q * rows_q, 4);
     t->tensors.q = t->arrays[Q].data;
@@ -393,6 +420,8 @@ static int run_case(test_data *t, tlamp_memory memory, int workspace, void *o, v
     x.bias = t->arrays[BIAS_DATA].there;
     x.alibi_slopes = t->arrays[SLOPES].there;
     x.sinks = t->arrays[SINK_DATA].there;
+    x.k_scale = t->arrays[K_SCALE].there;
+    x.v_scale = t->arrays[V_SCALE].there;
     if (workspace)
         ok = execute_in_workspace(&t->problem, &x, &exec);
     else
@@ -434,12 +463,23 @@ static void spoil(uint16_t *row, int64_t n)
     for (int64_t e = 0; e < n; e++) row[e] = 0x7fff;
 }
 
+/* `n` channels of key or value j from `first` on; of codes all, by their scale, if it is theirs alone. */
+static void spoil_token(test_data *t, int which, int64_t b, int64_t j, int64_t hk, int64_t first, int64_t n)
+{
+    const tlamp_problem *p = &t->problem;
+    const tlamp_strides *s = which == K ? &p->k_stride : &p->v_stride;
+    if (p->k_dtype != TLAMP_INT8)
+        spoil((uint16_t *)t->arrays[which].data + at_of(s, t, b, j, hk, t->cu_k) + first, n);
+    else if (t->policy.scales == TLAMP_SCALES_TOKEN)
+        ((float *)t->arrays[which == K ? K_SCALE : V_SCALE].data)[scale_of(t, b, j) * p->num_heads_k + hk] = NAN;
+}
+
 /* NaN into every query that sees nothing and every key and value that nothing sees. */
 static void spoil_hidden(test_data *t)
 {
     const tlamp_problem *p = &t->problem;
     const int64_t group = p->num_heads_q / p->num_heads_k;
-    uint16_t *q = t->arrays[Q].data, *k = t->arrays[K].data, *v = t->arrays[V].data;
+    uint16_t *q = t->arrays[Q].data;
     for (int64_t b = 0; b < p->batch; b++)
         for (int64_t hk = 0; hk < p->num_heads_k; hk++) {
             const int64_t lq = lq_of(t, b), lk = lk_of(t, b, 0);
@@ -453,8 +493,8 @@ static void spoil_hidden(test_data *t)
                 }
             for (int64_t j = 0; j < lk; j++) {
                 if (seen[j]) continue;
-                spoil(k + at_of(&p->k_stride, t, b, j, hk, t->cu_k), p->head_dim_qk);
-                spoil(v + at_of(&p->v_stride, t, b, j, hk, t->cu_k), p->head_dim_v);
+                spoil_token(t, K, b, j, hk, 0, p->head_dim_qk);
+                spoil_token(t, V, b, j, hk, 0, p->head_dim_v);
             }
             free(seen);
         }
@@ -467,7 +507,8 @@ typedef struct {
 } ratios;
 
 /* What P in 16 bits adds to the bound of a policy with f32 P: half an ulp of every weight, or half the smallest subnormal.
- * The sum of weights is at least 1. And tensor cores truncate where f32 rounds: twice the bound. */
+ * The sum of weights is at least 1. And tensor cores truncate where f32 rounds, and decoding joins states of warps and parts
+ * where the bound may count none: twice the bound. */
 static double allowed(double bound, double abs_pv, const test_case *c)
 {
     return 2. * bound + (c->bf16 ? 0x1p-8 : 0x1p-11) * abs_pv * 1.01 + (double)c->lk * 0x1p-25 * 4.;
@@ -546,8 +587,8 @@ static int leaks(const test_case *c, test_data *t, const unsigned char *o, const
                   size = p->o_dtype == TLAMP_F32 ? 4 : 2;
     const int64_t group = c->heads_q / c->heads_k, rows = lq_of(t, b);
     if (lk == 0 || rows == 0) return 0;
-    spoil((uint16_t *)t->arrays[V].data + at_of(&p->v_stride, t, b, j, hk, t->cu_k) + below(c->dv), 1);
-    if (c->percent == 0) spoil((uint16_t *)t->arrays[K].data + at_of(&p->k_stride, t, b, j, hk, t->cu_k), 1);
+    spoil_token(t, V, b, j, hk, below(c->dv), 1);
+    if (c->percent == 0) spoil_token(t, K, b, j, hk, 0, 1);
     unsigned char *o_now = allocate((int64_t)t->arrays[O].bytes, 1),
                   *lse_now = allocate((int64_t)t->arrays[LSE].bytes, 1);
     (void)run_case(t, TLAMP_MEMORY_DEVICE, 0, o_now, lse_now);
@@ -635,8 +676,9 @@ static int test(const test_case *c, ratios *worst)
         }
         tlamp_counters counters = {.struct_size = sizeof counters};
         t.tensors.counters = i == 0 ? NULL : &counters;
-        /* The copies of tensors with gaps have none, and another kernel may run them. */
-        if (!run_case(&t, i < 2 || has(c, GAPS) ? TLAMP_MEMORY_DEVICE : TLAMP_MEMORY_HOST, i == 1, o[i], lse[i])) {
+        /* The copies of tensors with gaps have none, and another kernel may run them; codes in host memory, too. */
+        if (!run_case(&t, i < 2 || has(c, GAPS | CODES) ? TLAMP_MEMORY_DEVICE : TLAMP_MEMORY_HOST, i == 1, o[i],
+                      lse[i])) {
             printf("FAIL %s\n     it writes behind its workspace\n", name_of(c));
             bad = 1;
         }
@@ -671,7 +713,10 @@ static test_case few_queries(test_case c)
     if (below(4) == 0) c.features |= VARLEN;
     if (below(3) == 0) c.features |= SEQUSED;
     if (below(3) == 0) c.features |= SPLITS;
-    if (below(10) == 0) c.features |= GAPS;
+    if (below(10) == 0)
+        c.features |= GAPS;
+    else if (below(3) == 0)
+        c.features |= CODES | (below(2) ? TOKENS : 0) | (below(3) ? 0 : TILES);
     return c;
 }
 
@@ -710,6 +755,8 @@ static test_case random_case(uint32_t seed)
     return c;
 }
 
+enum { GENERAL_CASES = 30, SMALL_CASES = GENERAL_CASES + 16 };
+
 /* Case i of the small sweep: the kernels by type, head dimension and policy; what only the general ones run, in turn. */
 static test_case small_case(int i)
 {
@@ -718,6 +765,24 @@ static test_case small_case(int i)
                                        WINDOW | TILES};
     enum { DIMS = 5 };
     const int which = i / 2 % DIMS, round = i / (2 * DIMS);
+    if (i >= GENERAL_CASES) { /* decoding: 4 and 8 warps a block, parts and none, keys in 16 bits and in codes */
+        static const int32_t few[] = {0, SPLITS, SEQUSED, VARLEN};
+        const int n = i - GENERAL_CASES, many = n / 2 % 2, codes = n / 4 % 2;
+        return (test_case){many ? 50 : 2,
+                           n % 3 ? 1 : 6,
+                           many ? 70 : 400,
+                           8,
+                           4,
+                           n % 2 ? 64 : 128,
+                           n % 2 ? 64 : 128,
+                           0,
+                           TLAMP_MASK_CAUSAL,
+                           TLAMP_TENSOR_BSHD,
+                           n % 3 == 0 ? POISON_V : POISON_NONE,
+                           n / 8 % 2,
+                           few[n % 4] | (codes ? CODES : 0),
+                           (uint32_t)(1000 + i)};
+    }
     test_case c = {1,
                    130,
                    150,
@@ -737,8 +802,6 @@ static test_case small_case(int i)
     if (round >= 2) c.percent = 100;
     return c;
 }
-
-enum { SMALL_CASES = 30 };
 
 int main(int argc, char **argv)
 {
@@ -767,6 +830,10 @@ int main(int argc, char **argv)
         {300, 1, 40, 32, 16, 64, 64, 0, TLAMP_MASK_NONE, TLAMP_TENSOR_BSHD, POISON_NONE, 1, 0,
          29}, /* too many to join */
         {3, 16, 200, 64, 2, 128, 128, 0, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_Q, 1, SPLITS, 30},
+        {2, 1, 9000, 8, 2, 128, 128, 0, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_NONE, 0, CODES, 31},
+        {4, 7, 3000, 6, 3, 64, 64, 0, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BHSD, POISON_V, 1, CODES | TOKENS | SEQUSED, 32},
+        {50, 2, 500, 6, 3, 64, 64, 0, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BHSD, POISON_K, 0, CODES | TOKENS, 33},
+        {7, 5, 700, 24, 24, 128, 128, 0, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_NONE, 1, CODES | VARLEN, 34},
         {1, 4, 20000, 4, 1, 128, 128, 50, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BHSD, POISON_V, 1, 0, 17},
         {3, 16, 1500, 4, 4, 64, 64, 100, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_NONE, 0, SINKS | VARLEN, 18},
         {2, 1, 4100, 12, 3, 128, 128, 100, TLAMP_MASK_CAUSAL, TLAMP_TENSOR_BSHD, POISON_K, 1, SEQUSED, 22},
