@@ -164,6 +164,9 @@ if(TILELAMP_OMP_HEADER)
     configure_file("${TILELAMP_OMP_HEADER}" "${offload_dir}/include/omp.h" COPYONLY)
     set(TILELAMP_OFFLOAD_INCLUDE "${offload_dir}/include")
     target_include_directories(tilelamp_internal INTERFACE "${TILELAMP_OFFLOAD_INCLUDE}")
+    if(TARGET OpenMP::OpenMP_C) # of programs that are none of the library's
+        set_property(TARGET OpenMP::OpenMP_C APPEND PROPERTY INTERFACE_INCLUDE_DIRECTORIES "${TILELAMP_OFFLOAD_INCLUDE}")
+    endif()
 endif()
 
 set(directives "all directives")
