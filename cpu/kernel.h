@@ -95,6 +95,9 @@ typedef struct {
      * Multiples of 64. */
     size_t (*scratch_bytes)(const tl_shape *);
     size_t (*packed_bytes)(const tl_shape *, int64_t lk);
+    /* tl_survey_unit (src/survey.h). NULL: that one. */
+    void (*survey)(const tl_call *, const tl_sequence *, const tl_prepared *, int32_t kv_head, int64_t unit,
+                   void *scratch);
     /* Packs keys [unit * unit_keys, ...) of one KV head. */
     void (*pack)(const tl_call *, const tl_sequence *, const tl_prepared *, int32_t kv_head, int64_t unit,
                  void *scratch, tl_worker_counters *);

@@ -46,7 +46,12 @@ static void survey_task(void *context, int64_t index, int32_t worker)
     execution *e = context;
     void *scratch = scratch_of(e, worker);
     if (!scratch) return;
-    tl_survey_work(&e->wave, index, scratch);
+    if (!e->plan->kernel->survey) {
+        tl_survey_work(&e->wave, index, scratch);
+        return;
+    }
+    const tl_unit_work u = tl_unit_at(&e->wave, index);
+    e->plan->kernel->survey(&e->call, u.seq, &u.prepared, u.kv_head, u.unit, scratch);
 }
 
 static void mean_task(void *context, int64_t index, int32_t worker)

@@ -51,19 +51,32 @@ TL_SHARED int tl_key_is_seen(const tl_sequence *seq, const tl_prepared *prepared
     return seq->lq > 0 && key >= tl_key_begin(&seq->mask, 0) && key < tl_key_end(&seq->mask, seq->lq - 1);
 }
 
-/* Unit `unit` of one KV head: fills seen, unit_sums and unit_counts, where the prepared area has them. scratch: one row of
- * head_dim_qk floats. */
+/* Keys of a unit. */
+typedef struct {
+    int64_t begin, end;
+} tl_unit_keys;
+
+/* Those of unit `unit` of one KV head; fills seen, where the prepared area has it. */
+TL_SHARED tl_unit_keys tl_survey_seen(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared,
+                                      int32_t kv_head, int64_t unit)
+{
+    const int64_t begin = unit * call->shape.unit_keys, end = tl_min64(begin + call->shape.unit_keys, seq->lk);
+    if (prepared->seen) tl_find_seen(call, seq, kv_head, begin, end, prepared->seen + begin);
+    return (tl_unit_keys){begin, end};
+}
+
+/* The same, and fills unit_sums and unit_counts. Kernels may have vectors for it (tl_kernel.survey), with these bits: a channel
+ * is summed in the order of keys. scratch: one row of head_dim_qk floats. */
 TL_SHARED void tl_survey_unit(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared, int32_t kv_head,
                               int64_t unit, float *scratch)
 {
     const int32_t d = call->shape.head_dim_qk;
-    const int64_t begin = unit * call->shape.unit_keys, end = tl_min64(begin + call->shape.unit_keys, seq->lk);
-    if (prepared->seen) tl_find_seen(call, seq, kv_head, begin, end, prepared->seen + begin);
+    const tl_unit_keys keys = tl_survey_seen(call, seq, prepared, kv_head, unit);
     if (!prepared->mean) return;
     float *sum = prepared->unit_sums + unit * d;
     int64_t count = 0;
     for (int32_t c = 0; c < d; c++) sum[c] = 0.f;
-    for (int64_t key = begin; key < end; key++) {
+    for (int64_t key = keys.begin; key < keys.end; key++) {
         if (!tl_key_is_seen(seq, prepared, key)) continue;
         tl_load_row(scratch, tl_row(&call->k, seq->batch, seq->k_start, key, kv_head), d, call->k.dtype);
         if (!tl_is_finite(tl_row_amax(scratch, d))) continue;

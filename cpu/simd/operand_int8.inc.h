@@ -62,15 +62,10 @@ static void tl_encode(tl_qcode *to, const float *x, int32_t n, float inverse, in
         tl_store_codes(to + i, tl_v_mul(tl_v_load(x + i), tl_v_set(inverse)), bias);
 }
 
-/* Those of X3's second plane: as tl_second_code. */
+/* Those of X3's second plane. */
 static void tl_encode_second(tl_qcode *to, const float *x, int32_t n, tl_quant quant, int32_t bias)
 {
-    const tl_v inverse = tl_v_set(quant.inverse), scale = tl_v_set(-quant.scale), magic = tl_v_set(12582912.f);
-    for (int32_t i = 0; i < n; i += TL_LANES) {
-        const tl_v a = tl_v_load(x + i), code = tl_v_sub(tl_v_add(tl_v_mul(a, inverse), magic), magic);
-        const tl_v rest = tl_v_mul(tl_v_fma(code, scale, a), inverse);
-        tl_store_codes(to + i, tl_v_mul(rest, tl_v_set(TL_PLANE_STEPS)), bias);
-    }
+    for (int32_t i = 0; i < n; i += TL_LANES) tl_store_codes(to + i, tl_second_numbers(tl_v_load(x + i), quant), bias);
 }
 
 /* A row as it lies in its tensor, with zeros up to `stride`. */
@@ -177,7 +172,6 @@ TL_INLINE int32_t tl_bias_start(int64_t sum) { return (int32_t)(uint32_t)(-TL_KE
 
 static void tl_quantise_query(const tl_operands *x, tl_int8 *z, int32_t r, tl_quant quant)
 {
-    const float *q = x->q + (int64_t)r * x->q_stride, *mean = x->cpu.prepared->mean;
     const float *coded = z->coded + (int64_t)r * x->q_stride;
     const int flagged = !tl_is_finite(tl_peak(coded, x->d));
     int64_t sum = 0;
@@ -194,9 +188,7 @@ static void tl_quantise_query(const tl_operands *x, tl_int8 *z, int32_t r, tl_qu
     }
     z->q_start[r] = tl_bias_start(sum);
     z->q_scale[r] = tl_kernel_scale(quant) * tl_product_unit(&x->cpu.call->shape) * x->factor;
-    float dot = 0.f;
-    for (int32_t i = 0; mean && i < x->d; i++) dot += q[i] * mean[i];
-    z->q_mean[r] = dot * x->factor;
+    z->q_mean[r] = tl_query_mean(x, r) * x->factor;
 }
 
 /* The block's rows, the task's from r on, straight from the tensor. 0: they have to be looked at one by one. */
@@ -233,7 +225,7 @@ static void tl_int8_scales(const tl_operands *x, const tl_int8 *z, int64_t begin
     float peak;
     const int64_t n = tl_min64(end, x->cpu.seq->lk) - begin;
     if (!tl_find_one_peak(x, begin, n, &peak)) {
-        tl_find_peaks(x, z, begin, end);
+        tl_find_peaks(x, z, begin, end, x->token, 0);
         return;
     }
     memset(z->flagged + begin - x->first, 0, (size_t)(end - begin));

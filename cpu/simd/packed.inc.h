@@ -738,6 +738,29 @@ static void tl_start(tl_ctx *x, void *scratch)
     if (!tl_packs_on_arrival(shape)) tl_lay_out_keys(x, shape, c->seq->lk, &(tl_arena){c->prepared->packed, 0});
 }
 
+static void tl_survey(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared, int32_t kv_head,
+                      int64_t unit, void *scratch)
+{
+    tl_ctx x = {.in.cpu = {.call = call, .seq = seq, .prepared = prepared, .kv_head = kv_head}};
+    const int32_t d = call->shape.head_dim_qk;
+    const tl_unit_keys keys = tl_survey_seen(call, seq, prepared, kv_head, unit);
+    if (!prepared->mean) return;
+    tl_start(&x, scratch);
+    int64_t count = 0;
+    float *sum = x.in.q; /* of whole panels */
+    memset(sum, 0, sizeof *sum * (size_t)x.in.q_stride);
+    for (int64_t key = keys.begin; key < keys.end; key++) {
+        if (!tl_key_is_seen(seq, prepared, key)) continue;
+        tl_widen_key(x.in.token, &x.in.cpu, key);
+        if (!tl_is_finite(tl_peak(x.in.token, d))) continue;
+        for (int32_t i = 0; i < d; i += TL_LANES)
+            tl_v_store(sum + i, tl_v_add(tl_v_load(sum + i), tl_v_load(x.in.token + i)));
+        count++;
+    }
+    memcpy(prepared->unit_sums + unit * d, sum, sizeof *sum * (size_t)d);
+    prepared->unit_counts[unit] = count;
+}
+
 static void tl_pack(const tl_call *call, const tl_sequence *seq, const tl_prepared *prepared, int32_t kv_head,
                     int64_t unit, void *scratch, tl_worker_counters *counters)
 {
@@ -776,6 +799,7 @@ const tl_kernel TL_SYMBOL = {
     .max_rows = TL_ROWS * TL_ROW_BLOCKS,
     .scratch_bytes = tl_scratch_bytes,
     .packed_bytes = tl_packed_bytes,
+    .survey = tl_survey,
     .pack = tl_pack,
     .attend = tl_attend,
     .merge = tl_merge,

@@ -1,4 +1,4 @@
-/* What the forms of INT8 operands share of their keys: what scales come from. Each has defined, in a tl_int8,
+/* What the forms of INT8 operands share of their keys, what scales come from, and of codes. Each has defined, in a tl_int8,
  *   float *scale, unsigned char *flagged   [keys] as tl_find_peaks leaves them */
 
 /* ---- rows as they lie in a tensor */
@@ -49,19 +49,40 @@ TL_INLINE int tl_coded_as_given(const tl_cpu *c, const tl_operand *a)
     return !a->scale && !c->prepared->mean && !c->call->policy->hadamard;
 }
 
+/* ---- codes */
+
+/* Numbers of X3's second plane, before they are rounded: as tl_second_code. */
+TL_INLINE tl_v tl_second_numbers(tl_v a, tl_quant quant)
+{
+    const tl_v inverse = tl_v_set(quant.inverse), magic = tl_v_set(12582912.f);
+    const tl_v code = tl_v_sub(tl_v_add(tl_v_mul(a, inverse), magic), magic);
+    const tl_v rest = tl_v_mul(tl_v_fma(code, tl_v_set(-quant.scale), a), inverse);
+    return tl_v_mul(rest, tl_v_set(TL_PLANE_STEPS));
+}
+
+/* q . mean of K, with smooth_k. */
+TL_INLINE float tl_query_mean(const tl_operands *x, int32_t r)
+{
+    const float *q = x->q + (int64_t)r * x->q_stride, *mean = x->cpu.prepared->mean;
+    float dot = 0.f;
+    for (int32_t i = 0; mean && i < x->d; i++) dot += q[i] * mean[i];
+    return dot;
+}
+
 /* ---- keys */
 
 /* Which keys of one unit are flagged, and what their scales come from (as tl_unit_quants): z->scale holds largest magnitudes,
- * or the caller's scales, until they become factors of scores. */
-static void tl_find_peaks(const tl_operands *x, const tl_int8 *z, int64_t begin, int64_t end)
+ * or the caller's scales, until they become factors of scores. The keys themselves go to `to`, `stride` floats apart. */
+static void tl_find_peaks(const tl_operands *x, const tl_int8 *z, int64_t begin, int64_t end, float *to, int64_t stride)
 {
     const tl_cpu *c = &x->cpu;
     const int given = c->call->k.scale != NULL, shared = !given && c->call->policy->scales != TLAMP_SCALES_TOKEN;
     float block = 0.f;
     for (int64_t key = begin; key < end; key++) {
         const int seen = key < c->seq->lk && tl_key_is_seen(c->seq, c->prepared, key);
-        if (seen) tl_widen_coded_key(x->token, c, key);
-        const float peak = seen ? tl_peak(x->token, x->d) : 0.f;
+        float *row = to + (key - begin) * stride;
+        if (seen) tl_widen_coded_key(row, c, key);
+        const float peak = seen ? tl_peak(row, x->d) : 0.f;
         const int64_t at = key - x->first;
         z->flagged[at] = !tl_is_finite(peak);
         if (!c->call->shape.fly) c->counters->nonfinite_tokens += z->flagged[at]; /* on the fly, nobody counts keys */

@@ -93,6 +93,8 @@ static const expectation expectations[] = {
     {"hq32 hk8 q1 k4096 d128 bf16", "high pv=bf16", FEW_PV16},
     {"hq32 hk8 q1 k4096 d128 f16", "int8 pv=bf16", FEW_PV16},
     {"hq32 hk8 q1 k4096 d128 f32", "high pv=bf16", FEW_PV16},
+    {"hq32 hk8 q1 k4096 d128 f16", "int8 pv=f32 scales=token smooth-k hadamard", FEW},
+    {"hq32 hk8 q1 k4096 d128 f16", "x3 pv=f32", FEW},
     {"q100 d80 dv40 f16",
      "high state=fp16",
      {[SCALAR] = "tlamp_fwd_state16_dx__scalar",

@@ -47,21 +47,31 @@ typedef struct {
     tlamp_pv pv;
     int causal, nan_seen, nan_hidden;
     int codes; /* V is INT8 */
+    int how;   /* keys are quantised: SMOOTH | ... */
 } variant;
 
+enum { SMOOTH = 1, TOKEN = 2, ROTATED = 4, X3 = 8 };
+
 static const variant variants[] = {
-    {"f32", TLAMP_F32, TLAMP_PV_F32, 0, 0, 0, 0},
-    {"f16", TLAMP_F16, TLAMP_PV_F32, 0, 0, 0, 0},
-    {"bf16", TLAMP_BF16, TLAMP_PV_F32, 0, 0, 0, 0},
-    {"f16, causal", TLAMP_F16, TLAMP_PV_F32, 1, 0, 0, 0},
-    {"f32, a key left out", TLAMP_F32, TLAMP_PV_F32, 0, 1, 0, 0},
-    {"f16, a key left out", TLAMP_F16, TLAMP_PV_F32, 1, 1, 0, 0},
-    {"bf16, a NaN hidden from all rows", TLAMP_BF16, TLAMP_PV_F32, 1, 0, 1, 0},
-    {"bf16, P V in bf16", TLAMP_BF16, TLAMP_PV_BF16, 1, 1, 0, 0},
-    {"f32, P V in bf16", TLAMP_F32, TLAMP_PV_BF16, 1, 1, 0, 0},
-    {"f16, P V in bf16", TLAMP_F16, TLAMP_PV_BF16, 0, 0, 0, 0},
-    {"f16, V in INT8", TLAMP_F16, TLAMP_PV_F32, 1, 0, 0, 1},
-    {"f16, V in INT8, P V in bf16", TLAMP_F16, TLAMP_PV_BF16, 1, 0, 0, 1},
+    {"f32", TLAMP_F32, TLAMP_PV_F32, 0, 0, 0, 0, 0},
+    {"f16", TLAMP_F16, TLAMP_PV_F32, 0, 0, 0, 0, 0},
+    {"bf16", TLAMP_BF16, TLAMP_PV_F32, 0, 0, 0, 0, 0},
+    {"f16, causal", TLAMP_F16, TLAMP_PV_F32, 1, 0, 0, 0, 0},
+    {"f32, a key left out", TLAMP_F32, TLAMP_PV_F32, 0, 1, 0, 0, 0},
+    {"f16, a key left out", TLAMP_F16, TLAMP_PV_F32, 1, 1, 0, 0, 0},
+    {"bf16, a NaN hidden from all rows", TLAMP_BF16, TLAMP_PV_F32, 1, 0, 1, 0, 0},
+    {"bf16, P V in bf16", TLAMP_BF16, TLAMP_PV_BF16, 1, 1, 0, 0, 0},
+    {"f32, P V in bf16", TLAMP_F32, TLAMP_PV_BF16, 1, 1, 0, 0, 0},
+    {"f16, P V in bf16", TLAMP_F16, TLAMP_PV_BF16, 0, 0, 0, 0, 0},
+    {"f16, V in INT8", TLAMP_F16, TLAMP_PV_F32, 1, 0, 0, 1, 0},
+    {"f16, V in INT8, P V in bf16", TLAMP_F16, TLAMP_PV_BF16, 1, 0, 0, 1, 0},
+    {"f32, smoothed", TLAMP_F32, TLAMP_PV_F32, 1, 0, 0, 0, SMOOTH},
+    {"f16, smoothed, a key left out", TLAMP_F16, TLAMP_PV_BF16, 1, 1, 0, 0, SMOOTH},
+    {"bf16, a scale for each token", TLAMP_BF16, TLAMP_PV_F32, 1, 1, 0, 0, TOKEN},
+    {"f32, rotated", TLAMP_F32, TLAMP_PV_F32, 1, 0, 1, 0, ROTATED},
+    {"f16, all of it", TLAMP_F16, TLAMP_PV_F32, 1, 0, 1, 0, SMOOTH | TOKEN | ROTATED},
+    {"f32, X3", TLAMP_F32, TLAMP_PV_F32, 1, 1, 0, 0, X3},
+    {"f16, X3 and all of it", TLAMP_F16, TLAMP_PV_BF16, 1, 0, 1, 0, X3 | SMOOTH | TOKEN | ROTATED},
 };
 
 typedef struct {
@@ -126,15 +136,19 @@ static void compare(const variant *w, const char *few_name, const char *packed_n
     tlamp_plan *plan;
     tlamp_error err = {sizeof err, TLAMP_OK, "", ""};
     tlamp_policy_init(&policy, sizeof policy);
-    policy.kind = TLAMP_POLICY_INT8;
+    policy.kind = w->how & X3 ? TLAMP_POLICY_X3 : TLAMP_POLICY_INT8;
     policy.pv = w->pv;
+    policy.smooth_k = (w->how & SMOOTH) != 0;
+    policy.hadamard = (w->how & ROTATED) != 0;
+    if (w->how & TOKEN) policy.scales = TLAMP_SCALES_TOKEN;
     tlamp_problem_init(&p, sizeof p);
     p.batch = 1;
     p.max_seqlen_q = LQ;
     p.max_seqlen_k = LK;
     p.num_heads_q = HEADS_Q;
     p.num_heads_k = HEADS_K;
-    p.head_dim_qk = p.head_dim_v = D;
+    p.head_dim_qk = w->how & ROTATED ? 64 : D;
+    p.head_dim_v = D;
     p.q_dtype = p.k_dtype = p.v_dtype = w->dtype;
     if (w->codes) p.v_dtype = TLAMP_INT8;
     p.o_dtype = TLAMP_F32;
