@@ -14,8 +14,9 @@ TL_INLINE int tl_is_few_rows(const tlamp_problem *p)
 {
     const int64_t group = p->num_heads_k ? p->num_heads_q / p->num_heads_k : 0;
     const int64_t most = p->max_seqlen_k < TL_MANY_KEYS ? TL_FEW_ROWS : tl_min64(TL_FEW_ROWS, TL_FEW_ROWS_OF_MANY_KEYS);
+    const int by_tile = p->policy->pv != TLAMP_PV_INT8 || p->policy->quant_block_k <= 64; /* V is packed as it arrives */
     return p->max_seqlen_q <= most && p->max_seqlen_q * group <= most && p->max_seqlen_q <= p->policy->block_m &&
-           p->policy->block_n >= 64;
+           p->policy->block_n >= 64 && by_tile;
 }
 
 /* Rows of a register tile: 8 where the accumulators for two keys, or two vectors of channels, fit beside them. */

@@ -46,6 +46,11 @@ typedef struct expectation {
         [SCALAR] = "tlamp_fwd_pv16_dx__scalar", [AVX2] = "tlamp_fwd_few_pv16_dx__avx2",                                \
         [AVX512] = "tlamp_fwd_few_pv16_dx__avx512", [AVX512VNNI] = "tlamp_fwd_few_pv16_dx__avx512vnni",                \
     }
+#define FEW_PV8                                                                                                        \
+    {                                                                                                                  \
+        [SCALAR] = "tlamp_fwd_pv8_dx__scalar", [AVX2] = "tlamp_fwd_few_pv8_dx__avx2",                                  \
+        [AVX512] = "tlamp_fwd_few_pv8_dx__avx512", [AVX512VNNI] = "tlamp_fwd_few_pv8_dx__avx512vnni",                  \
+    }
 #define SIMULATED                                                                                                      \
     {                                                                                                                  \
         [SCALAR] = "tlamp_fwd_sim_dx__scalar", [AVX2] = "tlamp_fwd_sim_dx__avx2",                                      \
@@ -95,6 +100,7 @@ static const expectation expectations[] = {
     {"hq32 hk8 q1 k4096 d128 f32", "high pv=bf16", FEW_PV16},
     {"hq32 hk8 q1 k4096 d128 f16", "int8 pv=f32 scales=token smooth-k hadamard", FEW},
     {"hq32 hk8 q1 k4096 d128 f16", "x3 pv=f32", FEW},
+    {"hq32 hk8 q1 k4096 d128 f16", "int8 pv=int8", FEW_PV8},
     {"q100 d80 dv40 f16",
      "high state=fp16",
      {[SCALAR] = "tlamp_fwd_state16_dx__scalar",

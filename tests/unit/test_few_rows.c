@@ -70,6 +70,7 @@ static const variant variants[] = {
     {"bf16, a scale for each token", TLAMP_BF16, TLAMP_PV_F32, 1, 1, 0, 0, TOKEN},
     {"f32, rotated", TLAMP_F32, TLAMP_PV_F32, 1, 0, 1, 0, ROTATED},
     {"f16, all of it", TLAMP_F16, TLAMP_PV_F32, 1, 0, 1, 0, SMOOTH | TOKEN | ROTATED},
+    {"f16, P V in INT8", TLAMP_F16, TLAMP_PV_INT8, 1, 1, 0, 0, 0},
     {"f32, X3", TLAMP_F32, TLAMP_PV_F32, 1, 1, 0, 0, X3},
     {"f16, X3 and all of it", TLAMP_F16, TLAMP_PV_BF16, 1, 0, 1, 0, X3 | SMOOTH | TOKEN | ROTATED},
 };
@@ -192,22 +193,27 @@ static void compare(const variant *w, const char *few_name, const char *packed_n
     tlamp_plan_destroy(plan);
 }
 
-/* [instruction set][P V in bf16]: the kernel in place, and the one that packs */
-enum { SETS = 3 };
-static const char *const pairs[SETS][2][2] = {
-    {{"tlamp_fwd_few_dx__avx2", "tlamp_fwd_pv32_dx__avx2"}, {"tlamp_fwd_few_pv16_dx__avx2", "tlamp_fwd_pv16_dx__avx2"}},
+/* [instruction set][P V in f32, bf16, INT8]: the kernel in place, and the one that packs */
+enum { SETS = 3, NARROW = 1 };
+static const char *const pairs[SETS][3][2] = {
+    {{"tlamp_fwd_few_dx__avx2", "tlamp_fwd_pv32_dx__avx2"},
+     {"tlamp_fwd_few_pv16_dx__avx2", "tlamp_fwd_pv16_dx__avx2"},
+     {"tlamp_fwd_few_pv8_dx__avx2", "tlamp_fwd_pv8_dx__avx2"}},
     {{"tlamp_fwd_few_dx__avx512", "tlamp_fwd_pv32_dx__avx512"},
-     {"tlamp_fwd_few_pv16_dx__avx512", "tlamp_fwd_pv16_dx__avx512"}},
+     {"tlamp_fwd_few_pv16_dx__avx512", "tlamp_fwd_pv16_dx__avx512"},
+     {"tlamp_fwd_few_pv8_dx__avx512", "tlamp_fwd_pv8_dx__avx512"}},
     {{"tlamp_fwd_few_dx__avx512vnni", "tlamp_fwd_pv32_dx__avx512vnni"},
-     {"tlamp_fwd_few_pv16_dx__avx512vnni", "tlamp_fwd_pv16_dx__avx512vnni"}},
+     {"tlamp_fwd_few_pv16_dx__avx512vnni", "tlamp_fwd_pv16_dx__avx512vnni"},
+     {"tlamp_fwd_few_pv8_dx__avx512vnni", "tlamp_fwd_pv8_dx__avx512vnni"}},
 };
 
 Test(few_rows, codes_in_registers_have_the_bits_of_packed_ones)
 {
     for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++)
         for (size_t j = 0; j < SETS; j++) {
-            const int narrow = variants[i].pv == TLAMP_PV_BF16;
-            compare(&variants[i], pairs[j][narrow][0], pairs[j][narrow][1]);
+            const tlamp_pv pv = variants[i].pv;
+            const char *const *pair = pairs[j][pv == TLAMP_PV_INT8 ? 2 : pv == TLAMP_PV_BF16 ? NARROW : 0];
+            compare(&variants[i], pair[0], pair[1]);
         }
 }
 
@@ -220,7 +226,7 @@ Test(few_rows, values_that_bf16_does_not_hold_stay_what_they_are)
     memcpy(v, values, sizeof v);
     for (int i = 0; i < 4; i++) v16[i] = tlamp_f32_to_f16(values[i]);
     for (size_t j = 0; j < 2 * SETS; j++) {
-        const char *name = pairs[j / 2][1][0];
+        const char *name = pairs[j / 2][NARROW][0];
         const int half = j % 2;
         const tl_kernel *kernel = find(name);
         if (!kernel || !is_available(name)) continue;
