@@ -43,7 +43,7 @@ TL_INLINE int tl_int8_suits(const tlamp_problem *problem)
     const int one_tile = p->quant_block_k <= TL_KEY_TILE || problem->max_seqlen_k <= TL_KEY_TILE;
     const int x3 = p->kind == TLAMP_POLICY_X3;
     const int64_t rows = problem->num_heads_k ? problem->max_seqlen_q * problem->num_heads_q / problem->num_heads_k : 0;
-    const int64_t most = !tl_makes_codes(p, problem->k_dtype) ? TL_FEW_ROWS : x3 ? 16 : TL_FEW_ROWS_OF_MANY_KEYS;
+    const int64_t most = !tl_makes_codes(p, problem->k_dtype) ? TL_FEW_ROWS : x3 ? 8 : TL_FEW_ROWS_OF_MANY_KEYS;
     return one_tile && rows <= most && (x3 ? 2 : 1) * problem->head_dim_qk * (127 * 127) < 1 << 24;
 }
 
