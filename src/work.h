@@ -101,8 +101,8 @@ TL_INLINE tl_unit_work tl_unit_at(const tl_wave *w, int64_t index)
     tl_unit_work u;
     u.seq = tl_owner(w, index, 0);
     const int64_t units = tl_units(shape, u.seq->lk), i = index - u.seq->unit_begin;
-    u.kv_head = (int32_t)(i / units);
-    u.unit = i % units;
+    u.kv_head = (int32_t)(shape->heads_first ? i % shape->heads_k : i / units);
+    u.unit = shape->heads_first ? i / shape->heads_k : i % units;
     u.prepared = tl_prepared_of(shape, u.seq, u.kv_head);
     return u;
 }

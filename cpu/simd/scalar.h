@@ -465,7 +465,7 @@ TL_INLINE void tl_accumulate_int8(const tl_ctx *x, float *o, const float *p, int
 {
     const float *scale = x->keys.v_scale + at / VALUE_KEYS * x->dv_pad;
     int32_t code[VALUE_KEYS];
-    for (int32_t k = 0; k < keys; k++) code[k] = (int32_t)tl_round(p[k] * 255.f);
+    for (int32_t k = 0; k < keys; k++) code[k] = tl_weight_code(p[k]);
     for (int32_t i = 0; i < x->dv_pad; i += LANES) {
         int32_t a[LANES] = {0};
         for (int32_t k = 0; k < keys; k++)

@@ -53,6 +53,9 @@ TL_INLINE int32_t tl_code(float x, float inverse)
     return (int32_t)(y > 127.f ? 127.f : y < -127.f ? -127.f : y);
 }
 
+/* That of a weight as u8 P, 0 <= p <= 1. A NaN, which the row's sum of weights and so its output have, counts as 0. */
+TL_INLINE int32_t tl_weight_code(float p) { return p >= 0.f ? (int32_t)tl_round(p * 255.f) : 0; }
+
 /* INT8 P V: a scale of V covers so many keys of one channel, counted in the sequence. */
 enum { TL_VALUE_KEYS = 64 };
 
