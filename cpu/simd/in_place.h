@@ -13,8 +13,10 @@ enum { TL_FEW_ROWS = TL_ROWS * TL_ROW_BLOCKS, TL_FEW_ROWS_OF_MANY_KEYS = 24, TL_
 TL_INLINE int tl_is_few_rows(const tlamp_problem *p)
 {
     const int64_t group = p->num_heads_k ? p->num_heads_q / p->num_heads_k : 0;
-    const int64_t most = p->max_seqlen_k < TL_MANY_KEYS ? TL_FEW_ROWS : tl_min64(TL_FEW_ROWS, TL_FEW_ROWS_OF_MANY_KEYS);
-    const int by_tile = p->policy->pv != TLAMP_PV_INT8 || p->policy->quant_block_k <= 64; /* V is packed as it arrives */
+    const int int8 = p->policy->pv == TLAMP_PV_INT8; /* V is packed, as it arrives */
+    const int by_tile = !int8 || p->policy->quant_block_k <= 64;
+    int64_t most = p->max_seqlen_k < TL_MANY_KEYS ? TL_FEW_ROWS : tl_min64(TL_FEW_ROWS, TL_FEW_ROWS_OF_MANY_KEYS);
+    if (int8 && TL_CODES == 4) most = TL_ROWS; /* instructions for bytes: packing K, too, pays sooner */
     return p->max_seqlen_q <= most && p->max_seqlen_q * group <= most && p->max_seqlen_q <= p->policy->block_m &&
            p->policy->block_n >= 64 && by_tile;
 }

@@ -144,7 +144,7 @@ static void compare(const variant *w, const char *few_name, const char *packed_n
     if (w->how & TOKEN) policy.scales = TLAMP_SCALES_TOKEN;
     tlamp_problem_init(&p, sizeof p);
     p.batch = 1;
-    p.max_seqlen_q = w->how & X3 ? 2 : LQ; /* X3: up to 8 rows */
+    p.max_seqlen_q = w->how & X3 || w->pv == TLAMP_PV_INT8 ? 2 : LQ; /* which are up to 8 rows */
     p.max_seqlen_k = LK;
     p.num_heads_q = HEADS_Q;
     p.num_heads_k = HEADS_K;
