@@ -81,5 +81,8 @@ void tl_team_wait(const _Atomic int64_t *count, int64_t least)
 {
     enum { PATIENCE = 1000 }; /* whoever is waited for may need the processor */
     for (int turns = 0; atomic_load_explicit(count, memory_order_acquire) < least;)
-        if (++turns > PATIENCE) (void)sched_yield();
+        if (turns < PATIENCE)
+            turns++;
+        else
+            (void)sched_yield();
 }

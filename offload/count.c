@@ -42,6 +42,7 @@ tlamp_status tl_count_geometry(tlamp_counters *counters, const tlamp_plan *plan,
     const tl_call call = tl_make_call(plan, tensors);
     const int64_t batch = plan->problem.batch;
     const size_t bytes = tl_mul_size((size_t)batch, sizeof(tl_sequence));
+    if (batch == 0) return TLAMP_OK;
     tl_sequence *sequences = memory.alloc(memory.context, bytes, TLAMP_WORKSPACE_ALIGN);
     if (!sequences) return tl_no_memory(bytes, err);
     tl_make_sequences(sequences, plan, tensors);

@@ -72,8 +72,8 @@ static tlamp_status check_problem(const tlamp_plan *plan, tlamp_error *err)
                    "types other than f16 and bf16, which would be narrowed");
     if (holds_codes(p)) {
         UNSUPPORTED_IF(!is_decoding(p), "k_dtype", "INT8 keys and values for more than decoding with HIGH");
-        UNSUPPORTED_IF(p->batch > INT32_MAX / (tl_max64(p->max_seqlen_k, p->total_k) + 1), "batch",
-                       "2^31 scales or more");
+        UNSUPPORTED_IF(p->varlen ? p->total_k > INT32_MAX - p->batch : p->batch > INT32_MAX / (p->max_seqlen_k + 1),
+                       "batch", "2^31 scales or more");
     } else if (p->k_dtype != p->q_dtype || p->v_dtype != p->q_dtype)
         return tl_fail(err, TLAMP_UNSUPPORTED, p->k_dtype != p->q_dtype ? "k_dtype" : "v_dtype",
                        "not built for devices: %s", narrow);

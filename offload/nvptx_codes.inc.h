@@ -1,7 +1,7 @@
 /* The parts of the vocabulary for INT8 codes that the caller keeps, K and V both (nvptx_kernel.inc.h includes it where TL_CODES is
  * 1, beside nvptx_decode.inc.h). HIGH is arithmetic on scale * code: a code is exact in f16 and bf16, so the products are of
  * queries as given and codes, in f32, and scales of keys multiply scores. Weights are multiplied by their value's scale,
- * relative to a power of two for the tile, rounded to f16, and products with codes are added to O times that power. A key's
+ * relative to a power of two for the row and tile, rounded to f16, and products with codes are added to O times that power. A key's
  * scale that is Inf counts as NaN, which is what a product of queries and Inf times codes of either sign is. Of a value's, a
  * weight becomes Inf or NaN, and its products with codes what they should. Rows that do not see one do not meet it, as codes
  * are finite. */
@@ -70,29 +70,6 @@ TL_INLINE void load_scales(const tl_ctx *x, int32_t i, float pair[2])
     pair[1] = tl_float((uint32_t)(both >> 32));
 }
 
-/* The scales of the values that the lane has weights of, over x->value_scale. That is the power of two below the largest of the
- * tile, so that ratios are below 4 (the largest power would have no reciprocal). */
-TL_INLINE void take_ratios(tl_ctx *x, float ratios[KEYS / 8][2])
-{
-    uint32_t top = 0;
-    TL_FULLY
-    for (int32_t i = 0; i < (KEYS + 31) / 32; i++) { /* bits of magnitudes order as they do */
-        const int32_t key = (i * 32 + x->lane) % KEYS;
-        const uint32_t size = tl_shared_load4(scales_at(x, x->use, KEYS + key)) & 0x7fffffffu;
-        top = size > top && size < 0x7f800000u ? size : top;
-    }
-    const uint32_t exponent = tl_join_max(top) & 0x7f800000u, least = 1u << 23, most = 253u << 23;
-    const uint32_t power = exponent < least ? least : exponent < most ? exponent : most;
-    const float inverse = tl_float((254u << 23) - power);
-    x->value_scale = tl_float(power);
-    TL_FULLY
-    for (int j = 0; j < KEYS / 8; j++) {
-        load_scales(x, KEYS + j * 8 + (x->lane & 3) * 2, ratios[j]);
-        TL_FULLY
-        for (int e = 0; e < 2; e++) ratios[j][e] *= inverse;
-    }
-}
-
 /* ---- codes to 16 bits, exactly */
 
 /* Two of the four codes in x, in f16: 1024 + 128 + code has 128 + code in its last bits. */
@@ -155,26 +132,45 @@ TL_INLINE void tl_logits(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb)
     scale_scores(x, s, of_key);
 }
 
+/* Weights times scales, of which the largest that the row sees of the tile becomes 2^14 to 2^15: what is 2^-28 of it or less loses
+ * bits in f16. The factor 2^-8 keeps products finite, since no weight is above 2^8. */
 TL_INLINE void tl_exp(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, const float ref[TL_ROWS], float sum[TL_ROWS])
 {
     (void)span;
     (void)rb;
-    float ratios[KEYS / 8][2];
-    take_ratios(x, ratios);
+    float scales[KEYS / 8][2];
     TL_FULLY
-    for (int r = 0; r < TL_ROWS; r++) sum[r] = 0.f;
+    for (int j = 0; j < KEYS / 8; j++) load_scales(x, KEYS + j * 8 + (x->lane & 3) * 2, scales[j]);
     TL_FULLY
-    for (int j = 0; j < KEYS / 8; j++) {
+    for (int r = 0; r < TL_ROWS; r++) {
+        uint32_t top = 0; /* bits of magnitudes order as they do */
+        sum[r] = 0.f;
         TL_FULLY
-        for (int r = 0; r < TL_ROWS; r++) {
-            float p[2];
+        for (int j = 0; j < KEYS / 8; j++) {
             TL_FULLY
             for (int e = 0; e < 2; e++) {
                 const float weight = tl_exp2_fast(SCORE(s) - ref[r]);
                 sum[r] += weight;
-                p[e] = SCORE(s) == -TL_INF ? 0.f : weight * ratios[j][e]; /* hidden, its scale may be NaN */
+                SCORE(s) = SCORE(s) == -TL_INF ? 0.f
+                                               : weight * 0x1p-8f * scales[j][e]; /* hidden, its scale may be NaN */
+                const uint32_t size = tl_bits(SCORE(s)) & 0x7fffffffu;
+                top = size > top && size < 0x7f800000u ? size : top;
             }
-            s->p[0][j][r] = tl_pack_f16(p[0], p[1]);
+        }
+        TL_FULLY
+        for (int with = 1; with < 4; with *= 2) {
+            const uint32_t other = tl_swap_bits(top, with);
+            top = other > top ? other : top;
+        }
+        const uint32_t least = 15, own = top >> 23,
+                       exponent = own > least ? own : least; /* less than 2^-112: no reciprocal */
+        const float inverse = tl_float((127 + 14 + 127 - exponent) << 23);
+        x->value_scale[r] = tl_float((exponent - 14 + 8) << 23);
+        TL_FULLY
+        for (int j = 0; j < KEYS / 8; j++) {
+            TL_FULLY
+            for (int e = 0; e < 2; e++) SCORE(s) *= inverse;
+            s->p[0][j][r] = tl_pack_f16(s->s[0][j][r * 2], s->s[0][j][r * 2 + 1]);
         }
     }
 }
@@ -209,7 +205,7 @@ TL_INLINE void tl_values_issue(tl_ctx *x, tl_acc *acc, tl_scores *s, tl_span spa
         for (int i = 0; i < 4; i++) {
             TL_FULLY
             for (int e = 0; e < 4; e++)
-                acc->o[0][4 * d + i][e] = tl_fma_ptx(sum[i][e], x->value_scale, acc->o[0][4 * d + i][e]);
+                acc->o[0][4 * d + i][e] = tl_fma_ptx(sum[i][e], x->value_scale[e / 2], acc->o[0][4 * d + i][e]);
         }
     }
 }

@@ -10,7 +10,8 @@
 #define SCORE(s) (s)->s[0][j][r * 2 + e]
 
 /* Scores become logits in log2 units: score * softmax_scale * log2 e, of a finite logit a finite one (tl_log2_logit). factor: of
- * keys j * 8 + e, both in one. Where that leaves the range of common numbers, again with each factor by itself. */
+ * keys j * 8 + e, both in one. Where that leaves the range of common numbers, again with each factor by itself: each score by
+ * its own size, whatever its neighbours are. */
 TL_INLINE void scale_scores(const tl_ctx *x, tl_scores *s, const float of_key[KEYS / 8][2])
 {
     const float scale = x->a->logit_scale, factor = scale * TL_LOG2E;
@@ -24,7 +25,11 @@ TL_INLINE void scale_scores(const tl_ctx *x, tl_scores *s, const float of_key[KE
     if (top < 1e38f)
         EACH_SCORE SCORE(s) *= of_key[j][e] * factor;
     else
-        EACH_SCORE SCORE(s) = tl_log2_logit(SCORE(s) * of_key[j][e] * scale);
+        EACH_SCORE
+        {
+            const float common = SCORE(s) * (of_key[j][e] * factor);
+            SCORE(s) = tl_abs(common) < 1e38f ? common : tl_log2_logit(SCORE(s) * of_key[j][e] * scale);
+        }
     s->scale = 1.f;
 }
 

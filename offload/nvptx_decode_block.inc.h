@@ -289,7 +289,7 @@ static __attribute__((noinline)) void rows_again(const launch *a, int32_t block)
     for (int32_t row = tl_thread() / 32; row < at.rows; row += WARPS) {
         const row_place place = row_at(a, &at, row);
         row_again(q_at(a, &at, place), k, v, o_at(a, &at, place), NULL, a->k_seq, a->v_seq, end_of(&at, place.token),
-                  a->logit_scale * TL_LOG2E, 0);
+                  a->logit_scale, 0);
     }
 }
 

@@ -224,9 +224,9 @@ typedef struct {
     int32_t ends[TL_ROWS];    /* of the keys that the lane's rows see, from the warp's first key on */
 #if TL_CODES
     const int8_t *v8;
-    int32_t first;     /* the warp's first key, in the sequence */
-    int64_t scales;    /* where the KV head's scales of the sequence begin */
-    float value_scale; /* of the tile in use: a power of two near the largest scale of its values */
+    int32_t first;        /* the warp's first key, in the sequence */
+    int64_t scales;       /* where the KV head's scales of the sequence begin */
+    float value_scale[2]; /* of the tile in use and each row: what its weights are multiples of, a power of two */
 #endif
 #endif
 #if TL_GENERAL
@@ -725,13 +725,22 @@ TL_INLINE void tl_exp(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, const f
 TL_INLINE int is_vast(float m) { return tl_is_finite(m) && tl_abs(m) >= 0x1p24f && m != TL_NEVER; }
 
 #if TL_WATCHES
+/* Those of ALiBi and bias are rounded as they are made. */
+TL_INLINE int rounds_logits(const tl_ctx *x)
+{
+#if TL_SHAPED == 2
+    return x->a->alibi || x->a->bias;
+#else
+    (void)x;
+    return 0;
+#endif
+}
+
 TL_INLINE void tl_watch(const tl_ctx *x, int32_t rb, const float m[TL_ROWS])
 {
     (void)rb;
     uint32_t found = 0;
-#if TL_SHAPED == 2
-    if (x->a->alibi || x->a->bias) return; /* these logits are rounded */
-#endif
+    if (rounds_logits(x)) return;
     TL_FULLY
     for (int r = 0; r < TL_ROWS; r++) found |= is_vast(m[r]) ? 1u << r : 0u;
     if (found) *x->vast |= found;
@@ -819,7 +828,7 @@ static __attribute__((noinline)) void row_again(const uint16_t *q, const uint16_
         for (int c = 0; c < MINE; c++) s += tl_load_half(q + first + c) * tl_load_half(k + key * k_seq + first + c);
         TL_FULLY
         for (int with = 16; with; with >>= 1) s += tl_swap(s, with);
-        s *= logit_scale;
+        s = TL_DECODE ? tl_log2_logit(s * logit_scale) : s * logit_scale; /* as the loop has it */
         const float top = tl_max(m, s), ref = tl_reference(top), lambda = tl_exp2(m - ref), p = tl_exp2(s - ref);
         m = top;
         l = l * lambda + p;
@@ -866,6 +875,10 @@ TL_INLINE void tl_store(tl_ctx *x, const tl_acc *acc, int32_t rb, const float m[
         if (row >= x->lq) continue;
         if (holds_bad_value(acc, r, l[r])) x->bad |= 1u << r;
         if (vast >> r & 1u) x->bad |= 1u << (TL_ROWS + r);
+#if TL_WATCHES && TL_SHAPED
+        if (is_vast(m[r]) && !rounds_logits(x))
+            x->bad |= 1u << (TL_ROWS + r); /* a sink's, from which nothing has moved */
+#endif
         const float inverse = l[r] == 0.f ? 0.f : 1.f / l[r];
         uint16_t *o = x->o + row * x->a->o_seq + (x->lane & 3) * 2;
         TL_FULLY

@@ -60,7 +60,7 @@ static tl_shape make_shape(const tlamp_problem *p, const tl_kernel *kernel)
     const int64_t keys = tl_round_up(tl_max64(p->max_seqlen_k, 1), 64);
     s.unit_keys = s.int8 || s.int8_values ? tl_min64(policy->quant_block_k, keys) : 64;
     s.seen = (s.int8 || s.int8_values) && (p->has_bool_mask || p->has_bias);
-    s.mean = (s.int8 || s.int8_values) && policy->smooth_k;
+    s.mean = s.int8 && policy->smooth_k;
     s.packs = kernel->packed_bytes(&s, 1) > 0;
     s.heads_first = !s.packs && p->k_stride.head < p->k_stride.seq; /* a key's rows of all heads lie on one page */
     return s;

@@ -186,7 +186,9 @@ static void set_codes(test_data *t, const test_case *c, int64_t k, int64_t v)
         int8_t *codes = new_array(t, K + x, counts[x], 1);
         for (int64_t i = 0; i < counts[x]; i++) codes[i] = (int8_t)(below(255) - 127);
         float *scale = new_array(t, K_SCALE + x, scales, 4);
-        for (int64_t i = 0; i < scales; i++) scale[i] = (float)(0.012 + 0.01 * uniform());
+        /* Values' may be far apart: rows that do not see the largest of a tile must not lose the others. */
+        for (int64_t i = 0; i < scales; i++)
+            scale[i] = (float)(0.012 + 0.01 * uniform()) * (x && c->seed % 3 == 0 ? exp2f((float)-below(31)) : 1.f);
         if (c->poison == POISON_K + x && scales) scale[below(scales)] = below(2) ? NAN : INFINITY;
     }
     t->tensors.k_scale = t->arrays[K_SCALE].data;
@@ -458,20 +460,28 @@ static int sees(const test_data *t, int64_t b, int64_t h, int64_t i, int64_t j)
     return !p->has_bias || !isinf(bias_of(t, b * a->batch + h * a->head + i * a->q + j * a->k));
 }
 
-static void spoil(uint16_t *row, int64_t n)
+/* With NaN; or with Inf or a large number, where a NaN would be ignored. */
+enum { WITH_NAN, WITH_INF, WITH_LARGE, SPOILS };
+
+static void spoil(uint16_t *row, int64_t n, int with, int bf16)
 {
-    for (int64_t e = 0; e < n; e++) row[e] = 0x7fff;
+    const uint16_t inf = bf16 ? 0x7f80 : 0x7c00;
+    for (int64_t e = 0; e < n; e++) row[e] = with == WITH_NAN ? 0x7fff : (uint16_t)(with == WITH_INF ? inf : inf - 1);
 }
 
 /* `n` channels of key or value j from `first` on; of codes all, by their scale, if it is theirs alone. */
-static void spoil_token(test_data *t, int which, int64_t b, int64_t j, int64_t hk, int64_t first, int64_t n)
+static void spoil_token(test_data *t, int which, int64_t b, int64_t j, int64_t hk, int64_t first, int64_t n, int with)
 {
     const tlamp_problem *p = &t->problem;
     const tlamp_strides *s = which == K ? &p->k_stride : &p->v_stride;
     if (p->k_dtype != TLAMP_INT8)
-        spoil((uint16_t *)t->arrays[which].data + at_of(s, t, b, j, hk, t->cu_k) + first, n);
+        spoil((uint16_t *)t->arrays[which].data + at_of(s, t, b, j, hk, t->cu_k) + first, n, with,
+              p->k_dtype == TLAMP_BF16);
     else if (t->policy.scales == TLAMP_SCALES_TOKEN)
-        ((float *)t->arrays[which == K ? K_SCALE : V_SCALE].data)[scale_of(t, b, j) * p->num_heads_k + hk] = NAN;
+        ((float *)t->arrays[which == K ? K_SCALE : V_SCALE].data)[scale_of(t, b, j) * p->num_heads_k + hk] =
+            with == WITH_NAN   ? NAN
+            : with == WITH_INF ? INFINITY
+                               : 1e38f;
 }
 
 /* NaN into every query that sees nothing and every key and value that nothing sees. */
@@ -489,12 +499,12 @@ static void spoil_hidden(test_data *t)
                     int any = 0;
                     for (int64_t j = 0; j < lk; j++)
                         if (sees(t, b, h, i, j)) any = seen[j] = 1;
-                    if (!any) spoil(q + at_of(&p->q_stride, t, b, i, h, t->cu_q), p->head_dim_qk);
+                    if (!any) spoil(q + at_of(&p->q_stride, t, b, i, h, t->cu_q), p->head_dim_qk, WITH_NAN, 0);
                 }
             for (int64_t j = 0; j < lk; j++) {
                 if (seen[j]) continue;
-                spoil_token(t, K, b, j, hk, 0, p->head_dim_qk);
-                spoil_token(t, V, b, j, hk, 0, p->head_dim_v);
+                spoil_token(t, K, b, j, hk, 0, p->head_dim_qk, WITH_NAN);
+                spoil_token(t, V, b, j, hk, 0, p->head_dim_v, WITH_NAN);
             }
             free(seen);
         }
@@ -587,8 +597,9 @@ static int leaks(const test_case *c, test_data *t, const unsigned char *o, const
                   size = p->o_dtype == TLAMP_F32 ? 4 : 2;
     const int64_t group = c->heads_q / c->heads_k, rows = lq_of(t, b);
     if (lk == 0 || rows == 0) return 0;
-    spoil_token(t, V, b, j, hk, below(c->dv), 1);
-    if (c->percent == 0) spoil_token(t, K, b, j, hk, 0, 1);
+    const int with = (int)(c->seed % SPOILS);
+    spoil_token(t, V, b, j, hk, below(c->dv), 1, with);
+    if (c->percent == 0) spoil_token(t, K, b, j, hk, 0, 1, with);
     unsigned char *o_now = allocate((int64_t)t->arrays[O].bytes, 1),
                   *lse_now = allocate((int64_t)t->arrays[LSE].bytes, 1);
     (void)run_case(t, TLAMP_MEMORY_DEVICE, 0, o_now, lse_now);
@@ -603,7 +614,8 @@ static int leaks(const test_case *c, test_data *t, const unsigned char *o, const
     free(o_now);
     free(lse_now);
     if (bad)
-        printf("FAIL %s\n     a NaN in key or value %lld reaches rows that do not see it\n", name_of(c), (long long)j);
+        printf("FAIL %s\n     a NaN, Inf or large number in key or value %lld reaches rows that do not see it\n",
+               name_of(c), (long long)j);
     return bad;
 }
 
