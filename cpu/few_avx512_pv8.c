@@ -1,5 +1,5 @@
-/* The tile loop for AVX-512 (F, BW, DQ, VL) where few rows meet each key: K is read in place, V is packed for P V from u8 weights and
- * INT8 values, whose scales are known only once 64 keys are. */
+/* The tile loop for AVX-512 (F, BW, DQ, VL) where few rows meet each key: K is read in place, V is packed for P V
+ * from u8 weights and INT8 values, whose scales are known only once 64 keys are. */
 #define TL_SCORE_TAIL (TL_SPAN_KEYS / 2)
 #include "simd/avx512.h"
 

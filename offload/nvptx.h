@@ -18,7 +18,8 @@ enum { TL_DEVICE_ROWS = 128, TL_DEVICE_KEYS = 64 };
 #define TL_FORM_WARPS(form) ((form)&0xff) /* of a decoding kernel */
 #define TL_DECODE_FORM(d, codes, warps) TL_MAKE_FORM(TL_DECODE_ROWS, ((d) > 64 ? 16 : 32) << (codes), warps)
 #define TL_GENERAL_FORM(d) TL_MAKE_FORM(TL_DEVICE_ROWS, (d) > 128 ? 32 : 64, 0)
-#define TL_SHAPED_FORM(arch, d) TL_MAKE_FORM(TL_DEVICE_ROWS, (d) > 128 && (arch) == 80 ? 32 : 64, 0)
+#define TL_SHAPED_FORM(arch, d)                                                                                        \
+    TL_MAKE_FORM(TL_DEVICE_ROWS, (d) == 192 || ((d) == 256 && (arch) == 80) ? 32 : 64, 0) /* 192: two blocks fit */
 
 /* Plain kernels come in two kinds, and have forms that were measured for each architecture that images are built for
  * (nvptx_tuned.def). A form is compiled into the image of its architecture, so there is one kernel of a kind. */
@@ -73,8 +74,8 @@ typedef struct {
 /* A launch: type and name of each field. Strides are in elements. The kernels for plain problems take the first list only.
  *
  * Quantised operands (ALGORITHMS A2): codes [head][tokens of all sequences, each rounded up to blocks][d], zeros behind the
- * last token; NULL where a general kernel makes them of the tile it has loaded. Plain kernels have one scale per 128 queries and per 64 keys, negative where the block holds a NaN or Inf and
- * has no codes. The general ones have a scale per token, and flags: 1 where one of 16 tokens holds a NaN or Inf.
+ * last token; NULL where a general kernel makes them of the tile it has loaded. Plain kernels have one scale per 128 queries
+ * and per 64 keys, negative where the block holds a NaN or Inf and has no codes. The general ones have a scale per token, and flags: 1 where one of 16 tokens holds a NaN or Inf.
  * Tiles with such tokens are computed high. */
 #define TL_PLAIN_POINTERS q, k, v, o, lse, q_codes, q_scale, k_codes, k_scale, words, sequences
 #define TL_PLAIN_FIELDS(X)                                                                                             \
@@ -241,7 +242,8 @@ tl_device_launch tl_nvptx_scored_d128_f16, tl_nvptx_scored_d128_bf16, tl_nvptx_s
     tl_nvptx_scored_d256_bf16;
 tl_device_launch tl_nvptx_scored_state16_f16, tl_nvptx_scored_state16_bf16;
 
-/* For the general kernels: which rows and keys see or are seen (for shaped ones, too); the mean of K; codes, scales and flags of Q and K. */
+/* For the general kernels: which rows and keys see or are seen (for shaped ones, too); the mean of K; codes, scales and flags of
+ * Q and K. */
 tl_device_launch tl_nvptx_survey, tl_nvptx_mean_f16, tl_nvptx_mean_bf16, tl_nvptx_quantise_f16, tl_nvptx_quantise_bf16;
 
 /* How many tokens of each block of 128 queries of a head and, behind those, of 64 keys of a KV head hold a NaN or Inf: counts is

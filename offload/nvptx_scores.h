@@ -1,5 +1,5 @@
-/* What a general problem says of its sequences, and what it does to a single score, the same in the tile loop and where a row is computed again. Scores become
- * logits in log2 units in the order of the CPU's tl_logits_row: scale, softcap, ALiBi, bias. Device pass only. */
+/* What a general problem says of its sequences, and what it does to a single score, the same in the tile loop and where a row
+ * is computed again. Scores become logits in log2 units in the order of the CPU's tl_logits_row: scale, softcap, ALiBi, bias. Device pass only. */
 #ifndef TL_OFFLOAD_NVPTX_SCORES_H
 #define TL_OFFLOAD_NVPTX_SCORES_H
 

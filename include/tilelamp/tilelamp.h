@@ -361,17 +361,19 @@ TLAMP_API void tlamp_plan_destroy(tlamp_plan *plan); /* NULL is fine */
 #define TLAMP_WORKSPACE_ALIGN 64
 TLAMP_API size_t tlamp_plan_workspace_size(const tlamp_plan *plan, int32_t num_threads);
 /* Bytes of device memory tlamp_execute needs with exec.device >= 0 and TLAMP_MEMORY_DEVICE, aligned alike, on whichever of the
- * library's device paths runs the plan. 0: nothing is needed, or there is no device. */
+ * library's device paths runs the plan; counters, and INT8 codes that are not aligned to 16 bytes, take some more by themselves.
+ * 0: nothing is needed, or there is no device. */
 TLAMP_API size_t tlamp_plan_device_workspace_size(const tlamp_plan *plan);
 
 /* The name of the kernel that will run, e.g. "tlamp_fwd_dx__scalar". Lives as long as the library. */
 TLAMP_API const char *tlamp_plan_kernel_name(const tlamp_plan *plan);
 /* The same with exec.device >= 0, e.g. "tlamp_fwd_dx__portable": what runs where tensors are aligned to 16 bytes and no routing
- * row has more than 64 groups; others may take a more general kernel. "": there is no device, or none of its kernels runs it. */
+ * row has more than 64 groups, and with k and v in INT8 they are in device memory; others may take a more general kernel. "": there is no device, or none of its kernels runs it. */
 TLAMP_API const char *tlamp_plan_device_kernel_name(const tlamp_plan *plan);
 
 /* The arithmetic of P V that this kernel uses: what the policy asks for, or what AUTO has become on this machine. Never AUTO,
- * except of a NULL plan. Put it into the policy to have tlamp_reference bound just that. On a device P is f16 under AUTO. */
+ * except of a NULL plan. Put it into the policy to have tlamp_reference bound just that. On a device P has the type
+ * of V under AUTO, f16 where that is INT8. */
 TLAMP_API tlamp_pv tlamp_plan_pv(const tlamp_plan *plan);
 
 /* ------------------------------------------------------------------------------------------------ execution */
@@ -385,8 +387,9 @@ typedef struct tlamp_counters {
     int64_t groups, groups_int8;
     int64_t tiles, tiles_int8;
     int64_t cells, cells_int8;
-    int64_t nonfinite_tokens; /* tokens left out of INT8 because they hold NaN or Inf; under
-                                                   * TLAMP_QUANTISE_FLY those of Q only */
+    int64_t
+        nonfinite_tokens; /* tokens left out of INT8 because they hold NaN or Inf; under TLAMP_QUANTISE_FLY those of Q
+                               * only. Queries count where their rows meet an INT8 tile; on tensor cores all that see a key */
     /* LAMP. A tile is here lamp_b_q rows by block_n keys; what every kind of mask hides from all rows does not count */
     int64_t sub_blocks, sub_blocks_recomputed; /* legal ones; of them forced + stage_one + stage_two */
     int64_t stage_one, stage_two, forced; /* recomputed by stage one, by stage two, because the routing word says so */
@@ -412,7 +415,8 @@ typedef struct tlamp_tensors {
     const float *alibi_slopes; /* has_alibi: [batch or 1, num_heads_q] */
     const float *sinks;        /* has_sinks: [num_heads_q] */
 
-    /* ROUTED, and optionally LAMP, where bit 1 permits cheap logits and 0 forces high ones (ALGORITHMS A3, A4, A6, C0). Group g of routing row m, KV head h of sequence b is bit g % 64 of
+    /* ROUTED, and optionally LAMP, where bit 1 permits cheap logits and 0 forces high ones (ALGORITHMS A3, A4, A6, C0). Group g of routing
+     * row m, KV head h of sequence b is bit g % 64 of
      *   words[b * batch + h * head + m * row + g / 64]; 1 = INT8. Packed sequences: row is cu_tm[b] + m instead, with
      *   cu_tm the prefix sums of ceil(Lq_b / block_m), and batch is ignored. Strides in words, 0 shares. Bits of groups
      *   that no row of the routing row sees are ignored.
