@@ -141,29 +141,36 @@ TL_INLINE void tl_exp(tl_ctx *x, tl_scores *s, tl_span span, int32_t rb, const f
     float scales[KEYS / 8][2];
     TL_FULLY
     for (int j = 0; j < KEYS / 8; j++) load_scales(x, KEYS + j * 8 + (x->lane & 3) * 2, scales[j]);
+    uint32_t top[TL_ROWS]; /* bits of magnitudes order as they do */
     TL_FULLY
     for (int r = 0; r < TL_ROWS; r++) {
-        uint32_t top = 0; /* bits of magnitudes order as they do */
         sum[r] = 0.f;
+        top[r] = 0;
         TL_FULLY
         for (int j = 0; j < KEYS / 8; j++) {
             TL_FULLY
             for (int e = 0; e < 2; e++) {
                 const float weight = tl_exp2_fast(SCORE(s) - ref[r]);
                 sum[r] += weight;
-                SCORE(s) = SCORE(s) == -TL_INF ? 0.f
-                                               : weight * 0x1p-8f * scales[j][e]; /* hidden, its scale may be NaN */
+                const int hidden = SCORE(s) == -TL_INF; /* its scale may be NaN */
+                SCORE(s) = hidden ? 0.f : weight * 0x1p-8f * scales[j][e];
                 const uint32_t size = tl_bits(SCORE(s)) & 0x7fffffffu;
-                top = size > top && size < 0x7f800000u ? size : top;
+                top[r] = size > top[r] && size < 0x7f800000u ? size : top[r];
             }
         }
-        TL_FULLY
-        for (int with = 1; with < 4; with *= 2) {
-            const uint32_t other = tl_swap_bits(top, with);
-            top = other > top ? other : top;
+    }
+    /* Always, but only behind a vote does ptxas know that all lanes are there. */
+    if (tl_vote_any((top[0] | top[1]) != 0)) TL_FULLY for (int with = 1; with < 4; with *= 2)
+        {
+            TL_FULLY
+            for (int r = 0; r < TL_ROWS; r++) {
+                const uint32_t other = tl_swap_bits(top[r], with);
+                top[r] = other > top[r] ? other : top[r];
+            }
         }
-        const uint32_t least = 15, own = top >> 23,
-                       exponent = own > least ? own : least; /* less than 2^-112: no reciprocal */
+    TL_FULLY
+    for (int r = 0; r < TL_ROWS; r++) {
+        const uint32_t least = 15, own = top[r] >> 23, exponent = own > least ? own : least; /* below: no reciprocal */
         const float inverse = tl_float((127 + 14 + 127 - exponent) << 23);
         x->value_scale[r] = tl_float((exponent - 14 + 8) << 23);
         TL_FULLY
