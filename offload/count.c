@@ -1,7 +1,6 @@
 #include "count.h"
 
 #include <omp.h>
-#include <string.h>
 
 #include "backend.h"
 #include "core/routing.h"
@@ -71,11 +70,4 @@ tlamp_status tl_count_geometry(tlamp_counters *counters, const tlamp_plan *plan,
     if (here) memory.free(memory.context, here);
     memory.free(memory.context, sequences);
     return status;
-}
-
-void tl_give_counters(tlamp_counters *to, const tlamp_counters *counters)
-{
-    const size_t given = to->struct_size;
-    memcpy(to, counters, given < sizeof *counters ? given : sizeof *counters);
-    to->struct_size = given;
 }

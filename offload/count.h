@@ -8,7 +8,4 @@
 tlamp_status tl_count_geometry(tlamp_counters *counters, const tlamp_plan *plan, const tlamp_tensors *tensors,
                                const tlamp_exec *exec, tlamp_error *err);
 
-/* As much of them as the caller's struct has room for; its struct_size stays. */
-void tl_give_counters(tlamp_counters *to, const tlamp_counters *counters);
-
 #endif

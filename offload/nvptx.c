@@ -12,6 +12,7 @@
 #include "core/mask.h"
 #include "core/routing.h"
 #include "count.h"
+#include "counters.h"
 #include "nvptx.h"
 #include "status.h"
 #include "validate.h"

@@ -396,13 +396,6 @@ TL_INLINE uint32_t tl_ballot(int predicate)
     return r;
 }
 
-TL_INLINE uint32_t tl_join_max(uint32_t x)
-{
-    uint32_t r;
-    __asm__ volatile("redux.sync.max.u32 %0,%1,-1;" : "=r"(r) : "r"(x));
-    return r;
-}
-
 TL_INLINE uint32_t tl_join_or(uint32_t x)
 {
     uint32_t r;

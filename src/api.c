@@ -185,11 +185,10 @@ static void run(execution *e)
 
 static void fill_counters(execution *e, tlamp_counters *out)
 {
-    const size_t given = out->struct_size;
-    tlamp_counters n = {.struct_size = given};
+    tlamp_counters n = {.struct_size = sizeof n};
     for (int64_t b = 0; b < e->plan->problem.batch; b++) tl_count_sequence(&e->call, &e->memory.sequences[b], &n);
     for (int32_t w = 0; w < e->workers; w++) tl_count_worker(&n, counters_of(e, w));
-    memcpy(out, &n, given < sizeof n ? given : sizeof n);
+    tl_give_counters(out, &n);
 }
 
 static tlamp_status check_outputs(const tlamp_problem *p, const tlamp_tensors *t, tlamp_error *err)

@@ -1,5 +1,7 @@
 #include "counters.h"
 
+#include <string.h>
+
 /* Where a routing row's INT8 tiles are: by its words, or the same answer for all. */
 typedef struct {
     const uint64_t *words;
@@ -68,4 +70,11 @@ void tl_count_worker(tlamp_counters *n, const tl_worker_counters *w)
         n->tiles_recomputed[i < 2 ? i : 2] += w->lamp[TL_COUNT_HISTOGRAM + i];
     }
     n->largest_logit = tl_max(w->largest_logit, n->largest_logit);
+}
+
+void tl_give_counters(tlamp_counters *to, const tlamp_counters *counters)
+{
+    const size_t given = to->struct_size;
+    memcpy(to, counters, given < sizeof *counters ? given : sizeof *counters);
+    to->struct_size = given;
 }
